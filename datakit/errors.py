@@ -1,0 +1,148 @@
+"""errors: everything that can go wrong, in one tree.
+
+Each error carries a `message` (what happened, the value, where), a `hint` (what to do next, a command if there is one)
+and the `subject` it is about. Each also subclasses the built-in that a caller would catch, and knows the exit code that
+the command line ends with (DESIGN.md section 6).
+
+    DatakitError                       1   failed
+    ├── InputError        ValueError   1   what you named is there and cannot be used (empty, not JSON, duplicate keys)
+    ├── MissingExtra      ImportError  1   a library of an optional extra is not installed
+    ├── UsageError        ValueError   2   an option or setting is wrong
+    │   └── NotFound      FileNotFoundError  2   what you named is not there (path, bucket, object, sample)
+    ├── Refused           RuntimeError 3   it could be done and would be wrong (state mismatch, foreign destination, lock held)
+    ├── IntegrityError    ValueError   4   bytes are not what the manifest says
+    ├── NoSpace           OSError      5   the disk is full, or a tier's byte budget would be exceeded
+    ├── NotAllowed        PermissionError  6   credentials or permission
+    ├── StoreUnavailable  ConnectionError  7   the store is unreachable or throttles
+    ├── LimitExceeded     RuntimeError 8   over the cost or request limit
+    └── Interrupted       RuntimeError 75  stopped half-way in an orderly manner; the same command continues
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "DatakitError",
+    "InputError",
+    "IntegrityError",
+    "Interrupted",
+    "LimitExceeded",
+    "MissingExtra",
+    "NoSpace",
+    "NotAllowed",
+    "NotFound",
+    "Refused",
+    "StoreUnavailable",
+    "UsageError",
+]
+
+
+class DatakitError(Exception):
+    """The root: catch this to catch everything that datakit raises on purpose.
+
+    Args:
+        message: What happened, with the value and the place; one sentence, no trailing advice.
+        hint: What to do next, a command if there is one.
+        subject: The object the error is about (a path, a shard name, a key), for programs.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, subject: object = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.subject = subject
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # errors travel from worker processes; the default would lose hint and subject
+        return (_rebuild, (type(self), self.message, self.hint, self.subject))
+
+
+def _rebuild(kind: type[DatakitError], message: str, hint: str | None, subject: object) -> DatakitError:
+    return kind(message, hint=hint, subject=subject)
+
+
+class InputError(DatakitError, ValueError):
+    """What the user named is there and cannot be used, for example a record that is not JSON."""
+
+
+class MissingExtra(DatakitError, ImportError):
+    """A library of an optional extra is not installed.
+
+    Args:
+        library: The library that could not be imported.
+        extra: The extra of datakit that brings it.
+    """
+
+    def __init__(self, library: str, *, extra: str) -> None:
+        super().__init__(
+            f"{library} is not installed", hint=f"pip install 'datakit[{extra}]'", subject=library
+        )
+        self.library = library
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_extra, (self.library, self.extra))
+
+
+def _rebuild_extra(library: str, extra: str) -> MissingExtra:
+    return MissingExtra(library, extra=extra)
+
+
+class UsageError(DatakitError, ValueError):
+    """An option or a setting is wrong."""
+
+    exit_code = 2
+
+
+class NotFound(UsageError, FileNotFoundError):
+    """What the user named is not there: a path, a bucket, an object, a sample."""
+
+    exit_code = 2
+
+
+class Refused(DatakitError, RuntimeError):
+    """It could be done and would be wrong: other data, other settings, a foreign destination, a lock that is held."""
+
+    exit_code = 3
+
+
+class IntegrityError(DatakitError, ValueError):
+    """Bytes are not what the manifest or the index says."""
+
+    exit_code = 4
+
+
+class NoSpace(DatakitError, OSError):
+    """The disk is full, or a byte budget would be exceeded."""
+
+    exit_code = 5
+
+
+class NotAllowed(DatakitError, PermissionError):
+    """Credentials are wrong or a permission is missing."""
+
+    exit_code = 6
+
+
+class StoreUnavailable(DatakitError, ConnectionError):
+    """The store is unreachable, or throttles for longer than the retry budget allows."""
+
+    exit_code = 7
+
+
+class LimitExceeded(DatakitError, RuntimeError):
+    """Going on would exceed the cost or request limit that the user set."""
+
+    exit_code = 8
+
+
+class Interrupted(DatakitError, RuntimeError):
+    """Stopped half-way in an orderly manner; the same command continues."""
+
+    exit_code = 75
