@@ -1,0 +1,106 @@
+"""main: the `datakit` command.
+
+Registers every command of this folder whether or not its extras are installed; a missing one is said when the command
+needs it. Wrong usage is one sentence and exit code 2. Loads typer and nothing heavier.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from datakit import __version__
+from datakit.errors import UsageError
+
+if TYPE_CHECKING:
+    import typer
+
+# in the order of the journey, which is the order of `datakit --help`
+COMMANDS = ("pack", "verify", "inspect", "cat", "sync", "tokenize", "train", "ckpt", "lineage", "doctor")
+
+
+def build_app() -> typer.Typer:
+    """The app with all its commands."""
+    import typer
+
+    app = typer.Typer(
+        name="datakit",
+        help="From raw files to a finished LoRA adapter, with every byte and sample accounted for.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,  # plain help: the same on every terminal, in a pipe and in docs/
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            sys.stdout.write(f"datakit {__version__}\n")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version and exit.", is_eager=True, callback=show_version
+        ),
+    ) -> None: ...
+
+    for name in COMMANDS:
+        if find_spec(f"datakit.cli.{name}") is not None:
+            importlib.import_module(f"datakit.cli.{name}").register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    Args:
+        arguments: The words after `datakit`; None takes them from the process, which then ends with this call.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        return 130
+    finally:
+        if arguments is None:
+            from datakit.cli.frame import die_quietly_from_now_on
+
+            die_quietly_from_now_on()
+
+
+def _run(words: list[str]) -> int:
+    import typer
+
+    from datakit.cli import frame
+
+    try:
+        return int(build_app()(args=words, prog_name="datakit", standalone_mode=False) or 0)
+    except typer.Abort:
+        sys.stderr.write("error: interrupted\n")
+        return frame.INTERRUPTED
+    except typer.TyperException as error:
+        return _usage(error, words)
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else 1
+
+
+def _usage(error: typer.TyperException, words: list[str]) -> int:
+    """Say what is wrong with the command line."""
+    from datakit.cli import frame
+
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "datakit"
+    if context is not None and context.command.no_args_is_help and len(words) < len(path.split()):
+        sys.stderr.write(context.get_help() + "\n")  # a group without a subcommand: the help is the answer
+        return UsageError.exit_code
+    try:
+        with frame.run(path.removeprefix("datakit").strip() or "datakit", json="--json" in words):
+            message = " ".join(error.format_message().split()).rstrip(".")
+            raise UsageError(message, hint=f"{path} --help")
+    except SystemExit:
+        return UsageError.exit_code
