@@ -1,8 +1,9 @@
 """digest: what a file's bytes are, in the four words that those who check them understand.
 
-One pass over a file yields its sha256 (identity), its md5 (DVC's address of it, never a security anchor) and one crc32c
-for each 16 MiB part, so that a ranged download can be checked part by part on any vendor. It promises that feeding the
-bytes in pieces of any size gives the entry of the whole. It opens nothing: bytes are given, values are returned.
+One pass over a file yields its sha256 (identity), its md5 (DVC's address of it, never a security anchor) and one
+crc32c for each 16 MiB part, so that a ranged download can be checked part by part on any vendor. It promises that
+feeding the bytes in pieces of any size gives the entry of the whole. It opens nothing: bytes are given, values are
+returned.
 
 Sources: CRC-32C (Castagnoli) is RFC 3720, B.4; DVC addresses a file by its md5 (dvc.org, `files/md5` layout).
 """

@@ -1,0 +1,245 @@
+"""shard: samples as bytes of a plain USTAR tar, and a reader that believes nothing.
+
+The same samples in the same order give the same bytes on any machine: every header is built from a name and a size
+alone (mode 0644, owner 0, time 0, no names of owners), parts of a sample stand together and sorted, and exactly two
+zero blocks end the file. Stock `webdataset`, Hugging Face `datasets`, Energon and GNU tar read it. Python's `tarfile`,
+and every reader built on it, takes a damaged header for the end of the file and stops without a word; `members` here
+names the byte.
+
+The room does no input or output: the builder hands its bytes to a function, the reader is given a buffer. Format:
+USTAR of POSIX.1-1988; for such members the bytes equal those of CPython's `tarfile.USTAR_FORMAT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import xxhash
+
+from datakit.data.digest import Buffer, crc32c
+from datakit.data.keys import check_key, check_part, split_name, ustar_name
+from datakit.errors import InputError, IntegrityError
+
+BLOCK_BYTES = 512
+END = bytes(2 * BLOCK_BYTES)
+"""The two zero blocks that end a tar."""
+
+MAX_PART_BYTES = 8**11 - 1
+"""USTAR writes a size in 11 octal digits: just under 8 GiB."""
+
+_PADDING = [bytes(-size % BLOCK_BYTES) for size in range(BLOCK_BYTES)]
+_BEFORE_SIZE = b"0000644\0" + b"0000000\0" * 2  # mode, uid, gid
+_TIME = b"00000000000\0"
+_TYPE_TO_DEVICES = b"0" + bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
+_FIXED_SUM = sum(_BEFORE_SIZE + _TIME + b" " * 8 + _TYPE_TO_DEVICES)
+_CHECKSUM_AT, _CHECKSUM_BYTES = 148, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What goes into a shard.
+
+    Attributes:
+        key: The sample's unique name.
+        parts: Bytes of each part, by the part's name; at least one.
+        source: Where it came from, or None where that is not recorded.
+        tokens: Tokens in the sample, or None where it is not tokenized.
+    """
+
+    key: str
+    parts: Mapping[str, bytes]
+    source: str | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a part's bytes are in its shard: offset and size in bytes, and their crc32c."""
+
+    offset: int
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample's line in an index; `digest` is `sample_digest` of its parts, 16 bytes."""
+
+    key: str
+    digest: bytes
+    parts: Mapping[str, Part]
+    tokens: int | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file in a tar: its name, and where its bytes are."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def member_bytes(size: int) -> int:
+    """Bytes that a part of this size takes in a shard: header, content, padding."""
+    return BLOCK_BYTES + size + -size % BLOCK_BYTES
+
+
+def header(key: str, part: str, size: int) -> bytes:
+    """The 512 bytes before a member's content.
+
+    Raises:
+        InputError: The name or the size is more than USTAR holds.
+    """
+    if size > MAX_PART_BYTES:
+        raise InputError(f"{key}.{part} has {size} bytes; a part can have {MAX_PART_BYTES}", subject=key)
+    prefix, name = ustar_name(key, part)
+    size_field = b"%011o\0" % size
+    checksum = _FIXED_SUM + sum(name) + sum(size_field) + sum(prefix)
+    return b"".join((
+        name.ljust(100, b"\0"), _BEFORE_SIZE, size_field, _TIME, b"%06o\0 " % checksum, _TYPE_TO_DEVICES,
+        prefix.ljust(167, b"\0"),
+    ))  # fmt: skip
+
+
+def sample_digest(parts: Mapping[str, Buffer]) -> bytes:
+    """16 bytes that tell a sample's content: xxh3-128 over each part's name, NUL, size (u64, little endian), bytes."""
+    digest = xxhash.xxh3_128()
+    for part in sorted(parts):
+        digest.update(part.encode() + b"\0" + len(parts[part]).to_bytes(8, "little"))
+        digest.update(parts[part])
+    return digest.digest()
+
+
+class ShardBuilder:
+    """Turn samples into a shard.
+
+    Args:
+        write: Takes the shard's bytes, piece by piece.
+
+    Example:
+        >>> pieces: list[bytes] = []
+        >>> builder = ShardBuilder(pieces.append)
+        >>> builder.add(Sample("cat", {"txt": b"a cat"})).parts["txt"].offset
+        512
+        >>> rows, shard = builder.finish(), b"".join(pieces)
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._end = 0
+        self._rows: list[Row] = []
+        self._known_parts: set[str] = set()
+
+    def add(self, sample: Sample) -> Row:
+        """Append a sample; its row says where it is.
+
+        Raises:
+            InputError: The sample has no part, or a name or size that a shard cannot hold. Nothing was written of it.
+        """
+        key, parts = sample.key, sample.parts
+        names = sorted(parts)
+        self._check(key, names)
+        headers = [header(key, part, len(parts[part])) for part in names]
+        places: dict[str, Part] = {}
+        for part, head in zip(names, headers, strict=True):
+            data = parts[part]
+            size = len(data)
+            self._write(head)
+            self._write(data)
+            if padding := _PADDING[size % BLOCK_BYTES]:
+                self._write(padding)
+            places[part] = Part(self._end + BLOCK_BYTES, size, crc32c(data))
+            self._end += BLOCK_BYTES + size + len(padding)
+        row = Row(key, sample_digest(parts), places, sample.tokens, sample.source)
+        self._rows.append(row)
+        return row
+
+    def finish(self) -> list[Row]:
+        """End the shard and give the rows of its samples, in order."""
+        self._write(END)
+        self._end += len(END)
+        return self._rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return self._end
+
+    def _check(self, key: str, names: list[str]) -> None:
+        check_key(key)
+        if not names:
+            raise InputError(f"sample {key} has no parts", subject=key)
+        for part in names:
+            if part not in self._known_parts:
+                check_part(part)
+                self._known_parts.add(part)
+
+
+def members(data: Buffer) -> Iterator[Member]:
+    """The members of a shard in order, each byte outside their contents checked.
+
+    Raises:
+        IntegrityError: The buffer is not a whole shard as this room writes it; the message names the byte.
+    """
+    view, at = memoryview(data), 0
+    while True:
+        block = bytes(view[at : at + BLOCK_BYTES])
+        if len(block) < BLOCK_BYTES:
+            raise IntegrityError(
+                f"it ends at byte {len(view)}, inside a member or before its end blocks", subject=len(view)
+            )
+        if not any(block):
+            return _check_end(view, at)
+        member = _parse(block, at)
+        content_end = member.offset + member.size
+        at = content_end + -member.size % BLOCK_BYTES
+        if at > len(view):
+            raise IntegrityError(f"it ends at byte {len(view)}, inside member {member.name}", subject=len(view))
+        if (spoilt := first_difference(view[content_end:at], bytes(at - content_end))) is not None:
+            raise IntegrityError(
+                f"byte {content_end + spoilt}, after {member.name}, should be zero", subject=content_end + spoilt
+            )
+        yield member
+
+
+def first_difference(data: Buffer, expected: Buffer) -> int | None:
+    """Position of the first byte in which two buffers differ (or where the shorter ends), or None."""
+    one, other = bytes(data), bytes(expected)
+    if one == other:
+        return None
+    shared = min(len(one), len(other))
+    return next((i for i in range(shared) if one[i] != other[i]), shared)
+
+
+def _parse(block: bytes, at: int) -> Member:
+    stored = block[_CHECKSUM_AT : _CHECKSUM_AT + _CHECKSUM_BYTES]
+    actual = sum(block) - sum(stored) + ord(" ") * _CHECKSUM_BYTES
+    if stored != b"%06o\0 " % actual:
+        raise IntegrityError(f"the header at byte {at} does not match its checksum", subject=at)
+    name, prefix = block[:100].rstrip(b"\0"), block[345:500].rstrip(b"\0")
+    try:
+        size = int(block[124:135], 8)
+        path = (prefix + b"/" + name if prefix else name).decode()
+        key, part = split_name(path)
+        expected = header(key, part, size)
+    except (ValueError, InputError):  # not octal, not UTF-8, or a name that no shard has
+        raise IntegrityError(f"the header at byte {at} is not one that datakit writes", subject=at) from None
+    if (spoilt := first_difference(block, expected)) is not None:
+        raise IntegrityError(
+            f"byte {at + spoilt}, in the header of {path}, is not as datakit writes it", subject=at + spoilt
+        )
+    return Member(path, at + BLOCK_BYTES, size)
+
+
+def _check_end(view: memoryview, at: int) -> None:
+    rest = bytes(view[at : at + len(END)])
+    spoilt = first_difference(rest, END)
+    if len(rest) < len(END):
+        raise IntegrityError(f"it ends at byte {len(view)}, before its two end blocks are complete", subject=len(view))
+    if spoilt is not None:
+        raise IntegrityError(f"a block of zeros stands at byte {at}, before the end", subject=at)
+    if len(view) > at + len(END):
+        raise IntegrityError(f"it ends at byte {at + len(END)}, but {len(view)} bytes are there", subject=at + len(END))
