@@ -1,8 +1,8 @@
 """recipe: the settings of one training, and the numbers that follow from them.
 
 Promises: importing this room loads no heavy library; a recipe that exists is valid; equal `digest()` means equal
-results on the same data, base model and kind of machine. What changes only speed or safety (workers, threads, how often to save
-and how much to keep) is not part of the digest and may change at a resume.
+results on the same data, base model and kind of machine. What changes only speed or safety (workers, threads, how often
+to save and how much to keep) is not part of the digest and may change at a resume.
 
 Does not train. The schedules are those of `transformers.get_scheduler` (constant_with_warmup, linear, cosine), so that
 a curve can be compared with one from the Hugging Face Trainer.
@@ -50,7 +50,7 @@ class Recipe:
         save_every_steps: A checkpoint is committed every so many steps, and at the end.
         keep: Newest checkpoints that stay on the local disk, at least 1.
         num_workers: Processes that read samples; 0 reads in the trainer.
-        threads: CPU threads of the arithmetic; None means all that the process may use, or what a resumed run began with.
+        threads: CPU threads of the arithmetic; None means all the process may use, or what a resumed run began with.
 
     Raises:
         UsageError: A value is out of its range; the message names it.
