@@ -1,0 +1,387 @@
+"""commit: a directory that is there whole or not at all, made valid by its manifest.
+
+Members are written into a temporary sibling, fsynced and digested; the manifest is written last; the sibling is renamed
+onto its final name and the parent is fsynced. Killed at any moment it leaves either nothing under the final name or a
+valid commit, and a temporary that the next commit of that name removes.
+
+Where a commit of the same kind and name already stands, it is renewed in place, in this order: the new manifest as
+`.manifest.json.next` and the old one as `.manifest.json.last`, the new members beside the old ones, the rename of the
+manifest, the removal of members that only the old manifest named. By these two files the next commit recognises a
+killed renewal and removes what no valid manifest names. A member never changes its bytes under its name; who asks for
+that is refused.
+
+What this room does not do: object storage (there, `sync` puts the members first and the manifest last).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from datakit.data.digest import PART_BYTES, Buffer, Digester, FileEntry, crc32c
+from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
+from datakit.storage import disk
+
+NEXT_NAME = f".{MANIFEST_NAME}.next"
+"""Where the coming manifest stands while its members move in."""
+
+LAST_NAME = f".{MANIFEST_NAME}.last"
+"""Where the old manifest stands until the members that only it named are gone."""
+
+_VERIFIERS = min(4, os.cpu_count() or 1)
+"""Files verified at once: sha256 leaves the GIL, and beyond four the disk is the limit (measured 2026-11-30)."""
+
+
+def lock_path(final: Path) -> Path:
+    """The lock of whoever writes at `final`: commits and downloads of one place exclude each other."""
+    final = Path(final).absolute()
+    return final.with_name(f".{final.name}.lock")
+
+
+@dataclass(slots=True)
+class Staging:
+    """A commit in the making.
+
+    Attributes:
+        path: Directory to put members into; becomes the commit.
+        about: What the manifest says besides its members; set it before the block ends.
+        previous: The manifest of the commit that is being renewed, or None.
+        manifest: The manifest, once the block has ended.
+    """
+
+    path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    previous: Manifest | None = None
+    manifest: Manifest | None = None
+    members: dict[str, FileEntry] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+
+    def write(self, name: str, data: Buffer) -> FileEntry:
+        """Add a member whose bytes are at hand."""
+        with self.open(name) as write:
+            write(data)
+        return self.members[name]
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[Callable[[Buffer], object]]:
+        """Add a member that is written piece by piece; several may be open at once, in several threads."""
+        path = self._place(name)
+        digester = Digester()
+        with disk.at_door(path), path.open("xb", buffering=0) as file:
+            offset = 0
+
+            def write(data: Buffer) -> None:
+                nonlocal offset
+                digester.update(data)
+                disk.write_all(file.fileno(), data, offset)
+                offset += memoryview(data).nbytes
+
+            yield write
+            os.fsync(file.fileno())
+        self.members[name] = digester.finish(name)
+
+    def adopt(self, entry: FileEntry) -> None:
+        """Add a member that lies in `path` already, fsynced, with digests that its writer vouches for.
+
+        Raises:
+            IntegrityError: The file is not there, or has another size than its entry.
+        """
+        path = self._place(entry.name)
+        if not path.is_file() or path.stat().st_size != entry.bytes:
+            raise IntegrityError(f"{entry.name} was said to hold {entry.bytes} bytes and does not", subject=entry.name)
+        self.members[entry.name] = entry
+
+    def keep(self, name: str) -> FileEntry:
+        """Take a member over from the commit that is being renewed, without touching its bytes.
+
+        Raises:
+            NotFound: Nothing is being renewed, or it has no whole member of that name.
+        """
+        final = self.path.with_name(_final_name(self.path))
+        old = {entry.name: entry for entry in self.previous.members} if self.previous else {}
+        if name not in old or not _has_size(final / name, old[name].bytes):
+            raise NotFound(f"there is no {name} to keep in {final}", subject=name)
+        self._place(name)
+        self.members[name] = old[name]
+        self.kept.add(name)
+        return old[name]
+
+    def _place(self, name: str) -> Path:
+        check_member(name)
+        if name in self.members:
+            raise InputError(f"{name} is added twice to one commit", subject=name)
+        path = self.path / name
+        if path.parent != self.path:
+            disk.make_dirs(path.parent)
+        return path
+
+
+def check_member(name: str) -> None:
+    """Refuse a member name that points outside the commit or at our own files.
+
+    Raises:
+        IntegrityError: With the rule.
+    """
+    steps = name.split("/")
+    if any(step in ("", ".", "..") for step in steps) or "\0" in name or "\\" in name:
+        raise IntegrityError(f"{name!r} does not stay inside its commit", subject=name)
+    if name in (MANIFEST_NAME, NEXT_NAME, LAST_NAME) or disk.TEMPORARY.fullmatch(steps[-1]):
+        raise IntegrityError(f"{name!r} is a name that a commit needs for itself", subject=name)
+
+
+@contextlib.contextmanager
+def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
+    """Make `final` a commit of the members added in the block, or leave it as it was.
+
+    Args:
+        final: Directory that becomes the commit, or a commit of the same kind and name that is renewed.
+        kind: What it is.
+        name: Its name, as it stands in the manifest.
+
+    Raises:
+        Refused: Another process writes there, or something else stands there.
+        NoSpace: The disk is full; nothing is left behind.
+
+    Example:
+        >>> with commit(Path("runs/a/adapter"), kind="adapter", name="a") as staging:  # doctest: +SKIP
+        ...     staging.write("adapter_config.json", b"{}")
+        ...     staging.about["steps"] = 30
+    """
+    final = Path(final).absolute()
+    with disk.exclusive(lock_path(final), purpose=f"writing {final}"):
+        disk.sweep(final.parent, name=final.name)
+        previous = _check_place(final, kind, name)
+        staging = Staging(path=disk.temporary(final), previous=previous)
+        with disk.at_door(final):
+            staging.path.mkdir()
+            try:
+                yield staging
+                staging.manifest = Manifest(
+                    kind=kind, name=name, members=tuple(staging.members.values()), about=staging.about
+                )
+                if previous is None:
+                    _settle(staging, final)
+                else:
+                    _renew(staging, final, previous)
+            finally:
+                # also of a kill by signal that Python sees; after a good end the name is gone and nothing happens
+                disk.remove(staging.path)
+
+
+def _final_name(staging: Path) -> str:
+    match = disk.TEMPORARY.fullmatch(staging.name)
+    assert match is not None
+    return match["name"]
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes
+
+
+def _check_place(final: Path, kind: str, name: str) -> Manifest | None:
+    if final.is_symlink() or (final.exists() and not final.is_dir()):
+        raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
+    if not final.exists() or not any(final.iterdir()):
+        return None
+    try:
+        previous = read_manifest(final)
+    except NotFound:
+        raise Refused(
+            f"{final} holds files that no manifest names", hint="Name an empty or a new directory", subject=str(final)
+        ) from None
+    if (previous.kind, previous.name) != (kind, name):
+        raise Refused(
+            f"{final} holds the {previous.kind} {previous.name}, not the {kind} {name}",
+            hint="Name another directory, or remove this one",
+            subject=str(final),
+        )
+    disk.sweep(final)
+    _remove_unnamed(final, previous)
+    return previous
+
+
+def _settle(staging: Staging, final: Path) -> None:
+    """The first commit of a name: one rename makes it visible."""
+    assert staging.manifest is not None
+    disk.write_atomic(staging.path / MANIFEST_NAME, staging.manifest.to_bytes())
+    _fsync_tree(staging.path)
+    os.rename(staging.path, final)
+    disk.fsync_dir(final.parent)
+
+
+def _renew(staging: Staging, final: Path, previous: Manifest) -> None:
+    """A further commit of a name: members beside the old ones, then the manifest, then the orphans go."""
+    assert staging.manifest is not None
+    old = {entry.name: entry for entry in previous.members}
+    for entry in staging.manifest.members:
+        _check_clash(final / entry.name, entry, old.get(entry.name))
+    disk.write_atomic(final / LAST_NAME, previous.to_bytes())
+    disk.write_atomic(final / NEXT_NAME, staging.manifest.to_bytes())
+    for name in sorted(set(staging.members) - staging.kept):
+        target = final / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staging.path / name, target)
+    _fsync_tree(final)
+    os.replace(final / NEXT_NAME, final / MANIFEST_NAME)
+    disk.fsync_dir(final)
+    _remove_unnamed(final, staging.manifest)
+
+
+def _remove_unnamed(final: Path, manifest: Manifest) -> None:
+    """Remove the members that only the manifests of a renewal name, which has ended well or was killed."""
+    traces = [final / NEXT_NAME, final / LAST_NAME]
+    ours = {entry.name for path in traces for entry in _members_at(path)}
+    for name in sorted(ours - {entry.name for entry in manifest.members}):
+        (final / name).unlink(missing_ok=True)
+    for path in traces:
+        path.unlink(missing_ok=True)
+
+
+def _members_at(path: Path) -> tuple[FileEntry, ...]:
+    try:
+        return Manifest.from_bytes(path.read_bytes()).members
+    except FileNotFoundError:
+        return ()
+
+
+def _check_clash(target: Path, entry: FileEntry, old: FileEntry | None) -> None:
+    if old is not None and old.sha256 != entry.sha256:
+        raise Refused(
+            f"{target} would change its bytes under its name (sha256 {old.sha256[:12]} to {entry.sha256[:12]})",
+            hint="Commit to another directory, or remove this one first",
+            subject=str(target),
+        )
+    if old is None and target.exists():
+        raise Refused(f"{target} is in the way and no manifest names it", hint="Move it away", subject=str(target))
+
+
+def _fsync_tree(path: Path) -> None:
+    disk.fsync_dir(path)
+    for below, folders, _files in os.walk(path):
+        for folder in folders:
+            disk.fsync_dir(Path(below) / folder)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a commit.
+
+    Raises:
+        NotFound: The directory is not there, or holds no manifest, so that nothing is committed there.
+        InputError: What stands there is not a manifest.
+        IntegrityError: The manifest contradicts itself.
+    """
+    path = Path(directory) / MANIFEST_NAME
+    if not Path(directory).is_dir():
+        raise NotFound(f"{directory} is not there", subject=str(directory))
+    if not path.is_file():
+        raise NotFound(f"{directory} has no {MANIFEST_NAME}, so nothing is committed there", subject=str(directory))
+    with disk.at_door(path):
+        data = path.read_bytes()
+    try:
+        manifest = Manifest.from_bytes(data)
+    except DatakitError as error:
+        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=str(path)) from error
+    for entry in manifest.members:
+        check_member(entry.name)
+    return manifest
+
+
+def verify_commit(directory: Path, *, quick: bool = False) -> Manifest:
+    """Check that every member is there with the bytes that the manifest names.
+
+    Args:
+        directory: The commit.
+        quick: Only that each member is there with its size, without reading it.
+
+    Raises:
+        NotFound: Nothing is committed there.
+        IntegrityError: Names the first member, and the part of it, that differs.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    for entry in manifest.members:
+        path = directory / entry.name
+        if not path.is_file():
+            raise IntegrityError(f"{path} is missing, the manifest names it", subject=entry.name)
+        if path.stat().st_size != entry.bytes:
+            sizes = f"{path.stat().st_size} bytes, the manifest says {entry.bytes}"
+            raise IntegrityError(f"{path} has {sizes}", subject=entry.name)
+    if not quick:
+        with ThreadPoolExecutor(max_workers=_VERIFIERS) as pool:
+            list(pool.map(lambda entry: verify_file(directory / entry.name, entry), manifest.members))
+    return manifest
+
+
+def verify_file(path: Path, entry: FileEntry) -> None:
+    """Check one file against its entry: every crc32c, then the sha256.
+
+    Raises:
+        IntegrityError: Names the part by its number and bytes, and both checksums.
+    """
+    whole = hashlib.sha256()
+    with disk.at_door(path), open(path, "rb", buffering=0) as file:
+        buffer = bytearray(min(PART_BYTES, max(entry.bytes, 1)))
+        view = memoryview(buffer)
+        for part, expected in enumerate(entry.crc32c):
+            piece = view[: min(PART_BYTES, entry.bytes - part * PART_BYTES)]
+            count = 0
+            while count < len(piece) and (got := file.readinto(piece[count:])):
+                count += got
+            found = f"{crc32c(piece[:count]):08x}"
+            if found != expected:
+                raise IntegrityError(part_message(path, part, entry, found), subject=entry.name)
+            whole.update(piece)
+        if file.read(1) or whole.hexdigest() != entry.sha256:
+            raise IntegrityError(f"{path} has another sha256 than the manifest says", subject=entry.name)
+
+
+def part_message(where: Path | str, part: int, entry: FileEntry, found: str) -> str:
+    """The sentence about a part whose bytes are wrong."""
+    start = part * PART_BYTES
+    stop = min(start + PART_BYTES, entry.bytes)
+    return f"{where}: bytes {start} to {stop} have crc32c {found}, the manifest says {entry.crc32c[part]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What `newest` found.
+
+    Attributes:
+        path: The newest valid commit, or None.
+        manifest: Its manifest, or None.
+        skipped: Newer ones that are not valid, newest first, each with the reason.
+    """
+
+    path: Path | None
+    manifest: Manifest | None
+    skipped: tuple[tuple[Path, str], ...]
+
+
+def newest(parent: Path, *, pattern: str = "step-*", kind: Kind | Literal["any"] = "checkpoint") -> Newest:
+    """The newest commit below a directory that verifies, by reading manifests; a listing alone proves nothing.
+
+    Args:
+        parent: Directory of commits; one that is not there holds none.
+        pattern: Their names; later in the alphabet is newer.
+        kind: Their kind.
+    """
+    skipped = []
+    parent = Path(parent)
+    candidates = sorted(parent.glob(pattern), reverse=True) if parent.is_dir() else []
+    for path in candidates:
+        try:
+            manifest = verify_commit(path)
+            if kind not in ("any", manifest.kind):
+                raise InputError(f"{path} is a {manifest.kind}, not a {kind}")
+        except DatakitError as error:
+            skipped.append((path, error.message))
+            continue
+        return Newest(path, manifest, tuple(skipped))
+    return Newest(None, None, tuple(skipped))

@@ -1,0 +1,418 @@
+"""What `storage/commit` promises: whole or not at all, never other bytes under a member's name, killed anywhere."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from datakit.data.digest import PART_BYTES, FileEntry, entry_of
+from datakit.data.manifest import MANIFEST_NAME, Manifest
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
+from datakit.storage import disk
+from datakit.storage.commit import NEXT_NAME, Staging, commit, lock_path, newest, read_manifest, verify_commit
+
+
+def make(final: Path, **members: bytes) -> Manifest:
+    with commit(final, kind="checkpoint", name=final.name) as staging:
+        for name, data in members.items():
+            staging.write(name, data)
+    assert staging.manifest is not None
+    return staging.manifest
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_commit_holds_its_members_and_their_manifest(tmp_path: Path) -> None:
+    """Every way of adding a member ends in the manifest, with what `about` says."""
+    final = tmp_path / "new" / "ds"
+
+    with commit(final, kind="dataset", name="ds") as staging:
+        staging.about["samples"] = 3
+        staging.write("a.bin", b"aaa")
+        with staging.open("below/b.bin") as write:
+            write(b"bb")
+            write(memoryview(b"bb"))
+        (staging.path / "c.bin").write_bytes(b"c")
+        staging.adopt(entry_of("c.bin", b"c"))
+
+    manifest = verify_commit(final)
+    assert manifest == staging.manifest
+    assert manifest.members == (entry_of("a.bin", b"aaa"), entry_of("below/b.bin", b"bbbb"), entry_of("c.bin", b"c"))
+    assert (manifest.kind, manifest.name, dict(manifest.about)) == ("dataset", "ds", {"samples": 3})
+    assert os.listdir(final.parent) == ["ds"]
+
+
+def stumble(staging: Staging) -> None:
+    staging.write("a.bin", b"aaa")
+    raise InputError("not a record")
+
+
+def test_an_error_in_the_block_leaves_nothing(tmp_path: Path) -> None:
+    """No directory, no temporary, no lock: not even an empty place under the final name."""
+    with pytest.raises(InputError), commit(tmp_path / "ds", kind="dataset", name="ds") as staging:
+        stumble(staging)
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_renewal_adds_members_keeps_others_and_removes_orphans(tmp_path: Path) -> None:
+    """The second commit of a name holds exactly what its manifest names."""
+    final = tmp_path / "ds"
+    make(final, old=b"1", same=b"2", kept=b"3")
+    inode = (final / "kept").stat().st_ino
+
+    with commit(final, kind="checkpoint", name="ds") as staging:
+        staging.keep("kept")
+        staging.write("same", b"2")
+        staging.write("new", b"4")
+
+    manifest = verify_commit(final)
+    assert [entry.name for entry in manifest.members] == ["kept", "new", "same"]
+    assert names(final) == ["kept", MANIFEST_NAME, "new", "same"]
+    assert (final / "kept").stat().st_ino == inode
+
+
+def test_a_renewal_repairs_a_damaged_member_that_it_wrote_again(tmp_path: Path) -> None:
+    """Good bytes at hand are not thrown away for a file that merely has the right size."""
+    final = tmp_path / "ds"
+    make(final, a=b"good")
+    (final / "a").write_bytes(b"evil")
+
+    make(final, a=b"good")
+
+    assert verify_commit(final).members == (entry_of("a", b"good"),)
+
+
+def test_other_bytes_under_a_members_name_are_refused(tmp_path: Path) -> None:
+    """Readers of the old manifest keep their bytes; the commit stays as it was."""
+    final = tmp_path / "ds"
+    before = make(final, a=b"one", b=b"two")
+
+    with pytest.raises(Refused, match="would change its bytes under its name"):
+        make(final, a=b"ONE", c=b"three")
+
+    assert verify_commit(final) == before
+    assert names(final) == ["a", "b", MANIFEST_NAME]
+
+
+def test_a_commit_of_another_kind_or_name_is_refused(tmp_path: Path) -> None:
+    """Both the present and the wanted kind and name are in the message."""
+    final = tmp_path / "ds"
+    before = make(final, a=b"one")
+
+    for kind, name in (("adapter", "ds"), ("checkpoint", "other")):
+        with (
+            pytest.raises(Refused, match=f"holds the checkpoint ds, not the {kind} {name}"),
+            commit(final, kind=kind, name=name) as staging,  # type: ignore[arg-type]
+        ):
+            staging.write("a", b"one")
+
+    assert verify_commit(final) == before
+
+
+def test_a_directory_of_other_files_is_refused_before_any_work(tmp_path: Path) -> None:
+    """A directory without a manifest belongs to somebody else; so do a file and a link."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "full")
+    entered = False
+
+    for name in ("full", "file", "link"):
+        with pytest.raises(Refused), commit(tmp_path / name, kind="dataset", name="ds"):
+            entered = True
+
+    assert not entered
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_file_that_no_manifest_names_is_never_replaced(tmp_path: Path) -> None:
+    """A stray file in a commit that has the name of a coming member is in the way."""
+    final = tmp_path / "ds"
+    make(final, a=b"one")
+    (final / "b").write_text("stray")
+
+    with pytest.raises(Refused, match="in the way"):
+        make(final, a=b"one", b=b"two")
+
+    assert (final / "b").read_text() == "stray"
+
+
+def test_an_empty_directory_may_become_a_commit(tmp_path: Path) -> None:
+    """Users make the output directory first."""
+    final = tmp_path / "ds"
+    final.mkdir()
+
+    make(final, a=b"one")
+
+    assert names(final) == ["a", MANIFEST_NAME]
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "/a", "a/../b", "a//b", "", ".", "a\\b", MANIFEST_NAME, NEXT_NAME, ".a.tmp-00000000"]
+)
+def test_a_member_name_that_leaves_the_commit_or_is_ours_is_an_error(tmp_path: Path, name: str) -> None:
+    """A manifest from anywhere cannot write anywhere else."""
+    with pytest.raises(IntegrityError), commit(tmp_path / "ds", kind="dataset", name="ds") as staging:
+        staging.write(name, b"x")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_member_added_twice_is_an_error(tmp_path: Path) -> None:
+    """Two members cannot have one name."""
+    with commit(tmp_path / "ds", kind="dataset", name="ds") as staging:
+        staging.write("a", b"x")
+        with pytest.raises(InputError, match="twice"):
+            staging.write("a", b"x")
+
+
+def test_adopting_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """An entry for a file of another size, or none, is caught before the manifest names it."""
+    with commit(tmp_path / "ds", kind="dataset", name="ds") as staging:
+        (staging.path / "a").write_bytes(b"12")
+        with pytest.raises(IntegrityError, match="said to hold 3 bytes"):
+            staging.adopt(entry_of("a", b"123"))
+        with pytest.raises(IntegrityError):
+            staging.adopt(entry_of("b", b"123"))
+        staging.adopt(entry_of("a", b"12"))
+
+
+def test_keeping_what_no_commit_has_is_not_found(tmp_path: Path) -> None:
+    """`keep` takes over only whole members of the commit that is being renewed."""
+    final = tmp_path / "ds"
+
+    with commit(final, kind="checkpoint", name="ds") as staging:
+        with pytest.raises(NotFound):
+            staging.keep("a")
+        staging.write("a", b"123")
+    (final / "a").write_bytes(b"12")
+
+    with commit(final, kind="checkpoint", name="ds") as staging:
+        with pytest.raises(NotFound):
+            staging.keep("a")
+        staging.write("a", b"123")
+
+
+def test_two_writers_of_one_place_exclude_each_other(tmp_path: Path) -> None:
+    """The second is refused while the first is in its block, and welcome after it."""
+    final = tmp_path / "ds"
+    refused: list[Refused] = []
+
+    def second() -> None:
+        try:
+            make(final, a=b"one")
+        except Refused as error:
+            refused.append(error)
+
+    with commit(final, kind="checkpoint", name="ds") as staging:
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        staging.write("a", b"one")
+    second()
+
+    assert len(refused) == 1
+
+
+def test_the_leftover_of_a_killed_commit_is_swept_by_the_next_of_that_name_only(tmp_path: Path) -> None:
+    """Another commit beside it may be alive; its temporary is not ours to remove."""
+    (tmp_path / ".ds.tmp-00000000").mkdir()
+    (tmp_path / ".ds.tmp-00000000" / "a").write_bytes(b"half")
+    (tmp_path / ".other.tmp-00000000").mkdir()
+
+    make(tmp_path / "ds", a=b"one")
+
+    assert sorted(os.listdir(tmp_path)) == [".other.tmp-00000000", "ds"]
+
+
+def damage(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_flipped_bit_is_named_by_file_and_part(tmp_path: Path) -> None:
+    """Part 1 of a file begins at byte 16 MiB; the message says which bytes are wrong."""
+    final = tmp_path / "ds"
+    make(final, big=random.Random(0).randbytes(PART_BYTES + 1000), small=b"x")
+    damage(final / "big", PART_BYTES + 10)
+
+    with pytest.raises(IntegrityError, match=f"big: bytes {PART_BYTES} to {PART_BYTES + 1000} have crc32c") as caught:
+        verify_commit(final)
+
+    assert caught.value.subject == "big"
+    assert caught.value.exit_code == 4
+    assert verify_commit(final, quick=True).name == "ds"
+
+
+def test_bytes_that_fool_the_crc_do_not_fool_the_sha256(tmp_path: Path) -> None:
+    """A manifest whose crc32c fits and whose sha256 does not is an integrity error."""
+    final = tmp_path / "ds"
+    make(final, a=b"one")
+    other = entry_of("a", b"two")
+    true = entry_of("a", b"one")
+    forged = FileEntry(name="a", bytes=3, sha256=other.sha256, md5=true.md5, crc32c=true.crc32c)
+    manifest = Manifest("checkpoint", "ds", (forged,), {})
+    (final / MANIFEST_NAME).write_bytes(manifest.to_bytes())
+
+    with pytest.raises(IntegrityError, match="another sha256"):
+        verify_commit(final)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_missing_or_shortened_member_is_found_without_reading(tmp_path: Path, quick: bool) -> None:
+    """Presence and size are checked in both depths."""
+    final = tmp_path / "ds"
+    make(final, a=b"one", b=b"two")
+
+    (final / "a").write_bytes(b"on")
+    with pytest.raises(IntegrityError, match="has 2 bytes, the manifest says 3"):
+        verify_commit(final, quick=quick)
+    (final / "a").unlink()
+    with pytest.raises(IntegrityError, match="is missing"):
+        verify_commit(final, quick=quick)
+
+
+def test_what_has_no_manifest_is_not_found(tmp_path: Path) -> None:
+    """A directory without a manifest and no directory at all are both NotFound, exit code 2."""
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(NotFound) as caught:
+            read_manifest(path)
+        assert caught.value.exit_code == 2
+
+
+def test_a_manifest_that_is_no_manifest_names_its_path(tmp_path: Path) -> None:
+    """The reader's error says which file it is about."""
+    (tmp_path / MANIFEST_NAME).write_bytes(b"{ not json")
+
+    with pytest.raises(InputError, match=f"{tmp_path}/{MANIFEST_NAME}"):
+        read_manifest(tmp_path)
+
+
+def test_the_newest_valid_commit_is_found_past_damaged_ones(tmp_path: Path) -> None:
+    """A damaged, an unfinished and a foreign one are skipped, each with its reason."""
+    for step in (10, 20, 30, 40):
+        make(tmp_path / f"step-{step:08d}", state=str(step).encode())
+    damage(tmp_path / "step-00000040" / "state", 0)
+    (tmp_path / "step-00000030" / MANIFEST_NAME).unlink()
+    with commit(tmp_path / "step-00000050", kind="adapter", name="x") as staging:
+        staging.write("a", b"x")
+
+    found = newest(tmp_path)
+
+    assert found.path == tmp_path / "step-00000020"
+    assert found.manifest == read_manifest(tmp_path / "step-00000020")
+    assert [path.name for path, _reason in found.skipped] == ["step-00000050", "step-00000040", "step-00000030"]
+    assert "adapter" in found.skipped[0][1]
+    assert "crc32c" in found.skipped[1][1]
+    assert MANIFEST_NAME in found.skipped[2][1]
+
+
+def test_where_nothing_is_nothing_is_newest(tmp_path: Path) -> None:
+    """A parent that is not there yet holds no commit and is no error."""
+    found = newest(tmp_path / "absent")
+
+    assert (found.path, found.manifest, found.skipped) == (None, None, ())
+
+
+RENEW = """
+import sys
+from pathlib import Path
+from datakit.storage.commit import commit
+final, generation = Path(sys.argv[1]), int(sys.argv[2])
+print("begun", flush=True)
+for turn in range(generation, generation + 400):
+    with commit(final, kind="dataset", name="ds") as staging:
+        if staging.previous is not None and any(entry.name == "kept" for entry in staging.previous.members):
+            staging.keep("kept")
+        else:
+            staging.write("kept", b"k" * 5000)
+        for member in range(3):
+            staging.write(f"m-{turn}-{member}", bytes([turn % 251]) * 3000)
+"""
+
+
+def test_killed_anywhere_a_renewed_commit_is_valid_and_whole(tmp_path: Path) -> None:
+    """Kill -9 at random moments of renewals: what stands there verifies, and the next leaves nothing but itself."""
+    final = tmp_path / "ds"
+    clock = random.Random(11)
+    make_first = [sys.executable, "-c", RENEW, str(final)]
+
+    for attempt in range(12):
+        process = subprocess.Popen([*make_first, str(attempt * 1000)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(clock.uniform(0.0, 0.12))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        if final.exists():
+            verify_commit(final)
+
+    with commit(final, kind="dataset", name="ds") as staging:
+        staging.write("last", b"x")
+    assert names(final) == ["last", MANIFEST_NAME]
+    assert os.listdir(tmp_path) == ["ds"]
+
+
+def test_a_killed_renewal_is_recognised_and_its_members_may_be_replaced(tmp_path: Path) -> None:
+    """Members that only a coming manifest named belong to no commit: the next renewal replaces or removes them."""
+    final = tmp_path / "ds"
+    make(final, a=b"one")
+    coming = Manifest("checkpoint", "ds", (entry_of("b", b"two"), entry_of("c", b"three")), {})
+    (final / NEXT_NAME).write_bytes(coming.to_bytes())
+    (final / "b").write_bytes(b"two")
+    (final / "c").write_bytes(b"three")
+
+    make(final, a=b"one", b=b"another")
+
+    assert verify_commit(final).member("b") == entry_of("b", b"another")
+    assert names(final) == ["a", "b", MANIFEST_NAME]
+
+
+def test_a_full_disk_ends_a_commit_with_nothing_left(tmp_path: Path) -> None:
+    """A write that the system refuses (here by the largest file size) is NoSpace, and the old commit stands."""
+    code = """
+import resource, sys
+from pathlib import Path
+from datakit.errors import NoSpace
+from datakit.storage.commit import commit
+final = Path(sys.argv[1])
+with commit(final, kind="dataset", name="ds") as staging:
+    staging.write("a", b"x")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    with commit(final, kind="dataset", name="ds") as staging:
+        staging.write("b", b"x" * 10_000)
+except NoSpace as error:
+    print(error.exit_code, error.message)
+"""
+    final = tmp_path / "ds"
+
+    said = subprocess.run([sys.executable, "-c", code, str(final)], capture_output=True, text=True, check=True).stdout
+
+    assert said.startswith("5 no space to write")
+    assert names(final) == ["a", MANIFEST_NAME]
+    assert os.listdir(tmp_path) == ["ds"]
+
+
+def test_the_lock_of_a_place_lies_beside_it(tmp_path: Path) -> None:
+    """Whoever writes at a place by other means, such as a download, takes the same lock."""
+    final = tmp_path / "ds"
+
+    with disk.exclusive(lock_path(final), purpose="downloading"), pytest.raises(DatakitError, match="already writing"):
+        make(final, a=b"one")
+
+    assert os.listdir(tmp_path) == []
