@@ -108,6 +108,10 @@ class Index:
         """The keys, in row order."""
         return [str(key) for key in self._table.column("key").to_pylist()]
 
+    def key(self, position: int) -> str:
+        """The key of one row; costs no more than reading it."""
+        return str(self._column("key")[position].as_py())
+
     def digests(self) -> list[bytes]:
         """The samples' digests, 16 bytes each, in row order."""
         return [bytes(digest) for digest in self._table.column("digest").to_pylist()]
