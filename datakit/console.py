@@ -120,10 +120,6 @@ def _columns() -> tuple[ProgressColumn, ...]:
     return TextColumn("{task.description}"), BarColumn(bar_width=20), _Figures()
 
 
-def _columns() -> tuple[ProgressColumn, ...]:
-    return TextColumn("{task.description}"), BarColumn(bar_width=20), _Figures()
-
-
 class _Figures(ProgressColumn):
     """How far, how fast, how long still."""
 

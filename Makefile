@@ -1,0 +1,50 @@
+# What a newcomer needs is Python 3.11 or newer, pip, make and git. Everything is installed into .venv, from the pinned
+# versions of requirements.lock, once; a changed lock installs again, a killed installation starts over.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+# a moved checkout installs anew too: the scripts of a .venv hold its path
+LOCK   := $(shell { cat requirements.lock; pwd; } | sha256sum | cut -c1-16)
+STAMP  := .venv/.locked-$(LOCK)
+
+.PHONY: help setup demo test prove check bench docs clean
+
+help: ## Show what there is to make
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: $(STAMP) ## Install the pinned versions into .venv
+
+demo: $(STAMP) ## Run the main job: raw records to a trained adapter, on a local S3 server
+	@$(BIN)/python pipelines/demo.py
+
+test: $(STAMP) ## Pass the tests
+	@$(BIN)/python -m pytest
+
+prove: $(STAMP) ## Pass the longer proofs: kill campaigns, wide property runs
+	@$(BIN)/python -m pytest -m prove
+
+check: $(STAMP) ## Lint, look at the format, check the types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(STAMP) ## Measure against the peers; FULL=1 for all repetitions
+	@$(BIN)/python benchmarks/run.py $(if $(FULL),--full)
+
+docs: $(STAMP) ## Write the generated parts of docs/ anew
+	@PYTHONPATH=tests $(BIN)/python -m support.docs
+
+clean: ## Remove .venv and what the demo made
+	@rm -rf .venv .demo .bench data models runs dist
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+	  f"datakit needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.11")'
+	@echo "Installing $$(grep -c == requirements.lock) pinned packages into .venv (once, about two minutes)" >&2
+	@rm -f .venv/.locked-*
+	@$(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# pip compiles on one core; some packages ship test files that are not meant to compile
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
+	@touch $@

@@ -1,0 +1,33 @@
+"""conftest: what every test stands on: an empty home, an empty working directory, no settings and no credentials."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# the same examples on every run, so that a red test stays red and a green one stays green; no time limit an example,
+# because the machine may be busy; no example database, because it would be state outside the test
+settings.register_profile(
+    "house", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("house")
+
+_FOREIGN = ("AWS_", "DATAKIT_", "DVC_", "GOOGLE_", "AZURE_", "HF_", "S3_")
+_NAMES = ("NO_COLOR", "COLUMNS", "TERM", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+
+
+@pytest.fixture(autouse=True)
+def clean_room(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to work in and an empty home; nothing of the machine's settings reaches the test."""
+    for name in list(os.environ):
+        if name.startswith(_FOREIGN) or name in _NAMES:
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    room = tmp_path_factory.mktemp("room")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(room)
+    return room
