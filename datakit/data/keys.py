@@ -33,7 +33,7 @@ def split_of(key: str, splits: Mapping[str, int]) -> str:
 
     Args:
         key: A sample's key.
-        splits: Weight of each split, in the order in which they share the hash range; at least one, each 1 or more.
+        splits: Weight of each split, at least one, each 1 or more; the order they are written in plays no part.
 
     Raises:
         UsageError: The weights are not positive whole numbers.
@@ -44,7 +44,7 @@ def split_of(key: str, splits: Mapping[str, int]) -> str:
         )
     hashed = int.from_bytes(blake2b(key.encode(), digest_size=8, person=b"split").digest(), "big")
     place = hashed * sum(splits.values()) >> 64
-    for name, weight in splits.items():
+    for name, weight in sorted(splits.items()):
         if place < weight:
             return name
         place -= weight

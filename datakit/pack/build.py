@@ -1,0 +1,403 @@
+"""build: raw records to a committed dataset.
+
+Plan, then do: a plan says for every split which records go into which shard; the same plan is what a dry run prints
+and what workers execute. The bytes do not depend on the number of workers. Nothing is visible before the commit; a
+killed pack leaves hidden temporaries that the next pack of the same destination removes. Packing over an older dataset
+of the same name keeps the shards whose samples have not changed, and replaces the manifest in one step.
+
+What it does not do: write to object storage (pack locally, then `datakit sync`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datakit.data.index import Index
+from datakit.data.keys import key_hash, split_of
+from datakit.errors import InputError, NoSpace, UsageError
+from datakit.events import Note, OnEvent, Progress, ignore
+from datakit.pack.cut import PackSettings, check_name, cut
+from datakit.pack.engines import Engine, cores
+from datakit.pack.records import Reader, Record, check_unique, file_records, jsonl_records
+from datakit.pack.scan import Fetched, Sources, fetched, is_remote, scan
+from datakit.pack.writing import BuiltShard, Totals, adopt_shard, describe, keep_shard, write_shard
+from datakit.storage import disk
+from datakit.storage.commit import Staging, commit
+from datakit.units import format_bytes
+
+if TYPE_CHECKING:
+    from datakit.storage.access import StoreOptions
+
+WORKER_BYTES = 32 * 2**20
+"""Below this much in all, starting worker processes (0.3 s each) costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard to be: its records in order, and the bytes that it will have."""
+
+    records: tuple[Record, ...]
+    shard_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSplit:
+    """A dataset to be: the split's name (None without splits), its place, its name, its shards in order."""
+
+    split: str | None
+    path: Path
+    dataset: str
+    shards: tuple[PlannedShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedDataset:
+    """One dataset as it was committed, or as a dry run plans it (digests are None then).
+
+    Attributes:
+        split: The split, or None without splits.
+        path: The dataset's directory.
+        name: The dataset's name.
+        samples: Its samples.
+        shards: Its shards.
+        reused: How many of them an earlier pack had made.
+        shard_bytes: Bytes of its shards.
+        payload_bytes: Bytes of its samples' parts.
+        content_digest: Same samples.
+        layout_digest: Same shards, same order.
+        manifest_digest: Same commit.
+    """
+
+    split: str | None
+    path: Path
+    name: str
+    samples: int
+    shards: int
+    reused: int
+    shard_bytes: int
+    payload_bytes: int
+    content_digest: str | None = None
+    layout_digest: str | None = None
+    manifest_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """What a pack did, or would do.
+
+    Attributes:
+        source: Where the records came from.
+        records: Raw records, which is samples in all splits.
+        source_bytes: Bytes of the source's files.
+        requests: Requests made to a store for listing and reading it.
+        datasets: One for each split.
+        written: Whether anything was committed; a dry run commits nothing.
+    """
+
+    source: str
+    records: int
+    source_bytes: int
+    requests: int
+    datasets: tuple[PackedDataset, ...]
+    written: bool
+
+    @property
+    def samples(self) -> int:
+        """Samples in all datasets."""
+        return sum(dataset.samples for dataset in self.datasets)
+
+    @property
+    def shards(self) -> int:
+        """Shards in all datasets."""
+        return sum(dataset.shards for dataset in self.datasets)
+
+    @property
+    def reused(self) -> int:
+        """Shards that an earlier pack had made."""
+        return sum(dataset.reused for dataset in self.datasets)
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(dataset.shard_bytes for dataset in self.datasets)
+
+
+def pack(
+    src: str | Path,
+    dest: str | Path,
+    *,
+    settings: PackSettings | None = None,
+    workers: int | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+    on_event: OnEvent = ignore,
+    dry_run: bool = False,
+) -> PackResult:
+    """Pack raw records into a dataset, or into one dataset for each split.
+
+    Args:
+        src: A JSON lines file, a folder of them, a folder of files, or a URL of one of these.
+        dest: The dataset's directory, or with splits the directory of the datasets; new, empty, or packed before.
+        settings: How; the defaults suit most datasets.
+        workers: Processes; None takes one for each core where there is work for them. The bytes do not depend on it.
+        stores: Named stores of the settings.
+        on_event: Told how far it is.
+        dry_run: Plan and write nothing.
+
+    Raises:
+        NotFound: The source is not there.
+        InputError: The source is empty, a record is not JSON, keys are duplicate, a split gets no record.
+        Refused: The destination holds something else, or another process writes there.
+        NoSpace: The disk is full; nothing is left behind.
+        UsageError: The destination is a URL, or lies inside the source.
+
+    Example:
+        >>> datakit.pack("raw/chat.jsonl", "data/chat")  # doctest: +SKIP
+    """
+    settings = settings or PackSettings()
+    target = _target(src, dest)
+    sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
+    with contextlib.ExitStack() as stack:
+        if dry_run:
+            spool = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "spool"
+            local = stack.enter_context(fetched(sources, spool, stores=stores))
+            datasets = tuple(_planned(split) for split in plan(sources, local, dest=target, settings=settings))
+        else:
+            disk.make_dirs(target.parent)
+            spool = stack.enter_context(_own_spool(target))
+            # workers start now, to be ready when the plan is
+            num_workers = _num_workers(workers, sources.total_bytes)
+            engine = stack.enter_context(Engine(num_workers, rooms=("datakit.pack.build", "pyarrow")))
+            local = stack.enter_context(fetched(sources, spool, stores=stores))
+            splits = plan(sources, local, dest=target, settings=settings)
+            datasets = _execute(splits, settings=settings, engine=engine, on_event=on_event)
+    return PackResult(
+        source=str(src),
+        records=sum(dataset.samples for dataset in datasets),
+        source_bytes=sources.total_bytes,
+        requests=sources.requests + local.requests,
+        datasets=datasets,
+        written=not dry_run,
+    )
+
+
+def plan(sources: Sources, local: Fetched, *, dest: Path, settings: PackSettings) -> tuple[PlannedSplit, ...]:
+    """Which records go into which shard of which split.
+
+    Raises:
+        InputError: A record cannot be packed, keys are duplicate, or a split gets no record.
+    """
+    if sources.kind == "jsonl":
+        records = list(jsonl_records(local.files, key_field=settings.key_field))
+    else:
+        records = list(file_records(local.files))
+    if not records:
+        raise InputError(f"{sources.url} is empty: it holds no records", subject=sources.url)
+    check_unique(records)
+    name = settings.name if settings.name is not None else dest.name
+    check_name(name)
+    if not settings.splits:
+        return (PlannedSplit(None, dest, name, _plan_shards(records, settings)),)
+    dealt: dict[str, list[Record]] = {split: [] for split in settings.splits}
+    for record in records:
+        dealt[split_of(record.key, settings.splits)].append(record)
+    if bare := [split for split, its in dealt.items() if not its]:
+        raise InputError(
+            f"split {bare[0]} gets none of {len(records)} records",
+            hint=f"Give it a larger weight than {settings.splits[bare[0]]}, or leave it out",
+            subject=bare[0],
+        )
+    return tuple(
+        PlannedSplit(split, dest / split, f"{name}-{split}", _plan_shards(its, settings))
+        for split, its in dealt.items()
+    )
+
+
+def _plan_shards(records: Sequence[Record], settings: PackSettings) -> tuple[PlannedShard, ...]:
+    import numpy as np
+
+    from datakit.data.shard import END
+
+    hashes = np.array([key_hash(record.key) for record in records], np.uint64)
+    sizes = np.array([record.shard_bytes for record in records], np.int64)
+    shards = cut(hashes, sizes=sizes, target_bytes=settings.shard_bytes, layout=settings.layout)
+    return tuple(
+        PlannedShard(tuple(records[position] for position in shard), int(sizes[shard].sum()) + len(END))
+        for shard in shards
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    path: Path
+    dataset: str
+    records: tuple[Record, ...]
+
+
+def build_shard(task: _Task) -> BuiltShard:
+    """Build one planned shard; a pure function of the records' bytes."""
+    with Reader() as reader, disk.at_door(task.path):
+        return write_shard(task.path, (reader.sample(record) for record in task.records), dataset=task.dataset)
+
+
+def _execute(
+    splits: Sequence[PlannedSplit], *, settings: PackSettings, engine: Engine, on_event: OnEvent
+) -> tuple[PackedDataset, ...]:
+    """Build what is new, keep what is not, commit all splits or none that is not built."""
+    total = sum(len(shard.records) for split in splits for shard in split.shards)
+    with contextlib.ExitStack() as stack:
+        stagings = []
+        for split in splits:
+            disk.make_dirs(split.path.parent)
+            stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
+        kept = [_reusable(staging, split) for staging, split in zip(stagings, splits, strict=True)]
+        tasks = [
+            _Task(_shard_path(staging, ordinal), split.dataset, shard.records)
+            for staging, split, old in zip(stagings, splits, kept, strict=True)
+            for ordinal, shard in enumerate(split.shards)
+            if ordinal not in old
+        ]
+        _check_space(splits, kept)
+        on_event(Progress("pack", 0, total, "samples"))
+        done = sum(built.totals.samples for old in kept for built in old.values())
+        results: dict[Path, BuiltShard] = {}
+        for task, built in zip(tasks, engine.map(build_shard, tasks), strict=True):
+            results[task.path] = built
+            done += built.totals.samples
+            on_event(Progress("pack", done, total, "samples"))
+        datasets = []
+        for staging, split, old in zip(stagings, splits, kept, strict=True):
+            datasets.append(_finish(staging, split, old, results, settings))
+            if old:
+                on_event(
+                    Note(f"{split.dataset}: kept {len(old)} of {len(split.shards)} shards, whose samples are the same")
+                )
+    return tuple(_with_digest(dataset, staging) for dataset, staging in zip(datasets, stagings, strict=True))
+
+
+def _finish(
+    staging: Staging,
+    split: PlannedSplit,
+    old: Mapping[int, BuiltShard],
+    built: Mapping[Path, BuiltShard],
+    settings: PackSettings,
+) -> PackedDataset:
+    """Hand a split's shards to its commit, in the plan's order."""
+    shards = []
+    for ordinal in range(len(split.shards)):
+        path = _shard_path(staging, ordinal)
+        if ordinal not in old:
+            adopt_shard(staging, path, built[path])
+        shards.append(old[ordinal] if ordinal in old else built[path])
+    contents = describe(shards, pack=settings.to_json() | {"split": split.split})
+    staging.about.update(contents.to_about())
+    return replace(
+        _planned(split),
+        reused=len(old),
+        payload_bytes=contents.payload_bytes,
+        content_digest=contents.content_digest,
+        layout_digest=contents.layout_digest,
+    )
+
+
+def _with_digest(dataset: PackedDataset, staging: Staging) -> PackedDataset:
+    assert staging.manifest is not None
+    return replace(dataset, manifest_digest=staging.manifest.digest)
+
+
+def _planned(split: PlannedSplit) -> PackedDataset:
+    records = [record for shard in split.shards for record in shard.records]
+    return PackedDataset(
+        split=split.split,
+        path=split.path,
+        name=split.dataset,
+        samples=len(records),
+        shards=len(split.shards),
+        reused=0,
+        shard_bytes=sum(shard.shard_bytes for shard in split.shards),
+        payload_bytes=sum(extent.size for record in records for _part, extent in record.parts),
+    )
+
+
+def _reusable(staging: Staging, split: PlannedSplit) -> dict[int, BuiltShard]:
+    """The planned shards, by ordinal, that the dataset being renewed has already, byte for byte."""
+    if staging.previous is None:
+        return {}
+    there = {}
+    for entry in staging.previous.contents.shards:
+        path = split.path / entry.index_name
+        if path.is_file() and (split.path / entry.name).is_file():
+            rows = Index.from_buffer(disk.map_file(path)).rows()
+            there[_signature((row.key, row.digest) for row in rows)] = (entry.name, Totals.of(rows))
+    kept = {}
+    for ordinal, shard in enumerate(split.shards):
+        known = [(record.key, record.digest) for record in shard.records if record.digest is not None]
+        found = there.get(_signature(known)) if len(known) == len(shard.records) else None
+        if found is not None:
+            kept[ordinal] = keep_shard(staging, found[0], totals=found[1])
+    return kept
+
+
+def _signature(samples: Iterable[tuple[str, bytes]]) -> bytes:
+    """What decides a shard's bytes: its samples' keys and digests, in order."""
+    digest = hashlib.sha256()
+    for key, sample in samples:
+        digest.update(key.encode() + b"\0" + sample)
+    return digest.digest()
+
+
+def _check_space(splits: Sequence[PlannedSplit], kept: Sequence[Mapping[int, BuiltShard]]) -> None:
+    needed = sum(
+        shard.shard_bytes
+        for split, old in zip(splits, kept, strict=True)
+        for ordinal, shard in enumerate(split.shards)
+        if ordinal not in old
+    )
+    free = disk.free_bytes(splits[0].path)
+    if needed > free:
+        raise NoSpace(
+            f"{splits[0].path} needs {format_bytes(needed)} and its disk has {format_bytes(free)} free",
+            hint="Free some space or name another destination",
+            subject=str(splits[0].path),
+        )
+
+
+def _shard_path(staging: Staging, ordinal: int) -> Path:
+    return staging.path / f"shard-{ordinal:06d}"
+
+
+@contextlib.contextmanager
+def _own_spool(target: Path) -> Iterator[Path]:
+    """A place for fetched sources beside the destination, and the only right to pack there."""
+    name = f"{target.name}.spool"
+    with disk.exclusive(target.with_name(f".{target.name}.pack.lock"), purpose=f"packing into {target}"):
+        disk.sweep(target.parent, name=name)
+        yield disk.temporary(target.with_name(name))
+
+
+def _target(src: str | Path, dest: str | Path) -> Path:
+    if is_remote(dest):
+        raise UsageError(
+            f"pack writes to a local directory, not to {dest}",
+            hint=f"Pack into a directory, then: datakit sync DIRECTORY {dest}",
+            subject=str(dest),
+        )
+    target = Path(dest).absolute()
+    if not is_remote(src) and target.is_relative_to(Path(str(src).removeprefix("file://")).absolute()):
+        raise UsageError(
+            f"{dest} lies inside the source {src}", hint="Name a destination outside it", subject=str(dest)
+        )
+    return target
+
+
+def _num_workers(workers: int | None, source_bytes: int) -> int:
+    if workers is None:
+        return cores() if source_bytes >= WORKER_BYTES else 1
+    if workers < 1:
+        raise UsageError(f"--workers must be 1 or more, not {workers}", subject=workers)
+    return workers

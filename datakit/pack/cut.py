@@ -1,0 +1,175 @@
+"""cut: which samples go into which shard, from their keys and sizes alone.
+
+Planning is pure and integer: the same keys and sizes in the same order give the same shards on any machine. In the
+stable layout no boundary depends on what lies far away, so a small change of the records changes few shards (law 5 of
+DESIGN.md); appended records change the last group alone, scattered ones as many shards as they hit.
+
+Layouts. `stable`: in source order, a group of about four shards ends at the sample with the smallest key hash in a
+window of 0.6 to 1.4 of its size; a group is dealt to its shards by ranges of the key hash; a shard is in key-hash
+order, which costs nothing in later changes and mixes neighbours. `sequential`: filled in source order; an edit moves
+all that follows. `shuffle`: dealt over all shards by ranges of the key hash; an append changes every shard.
+
+Source: local minima as boundaries are what content-defined chunking does with bytes (Muthitacharoen et al., LBFS,
+2001); groups of 4 and the window were the best trade of change, balance and mixing in a simulation with 150,000
+samples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from datakit.errors import UsageError
+from datakit.units import parse_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+ALGORITHM = 1
+"""Number of the rules in this file; another number means other shards from the same records."""
+
+GROUP_SHARDS = 4
+_WINDOW_TENTHS = (6, 14)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class PackSettings:
+    """How records become a dataset.
+
+    Attributes:
+        shard_size: Aim for a shard's size, such as `64MiB`. Smaller shards make small changes cheaper to upload, larger
+            ones need fewer requests.
+        layout: `stable`, `sequential` or `shuffle`; see the top of this file.
+        input: What the source holds: `jsonl`, `files` (a sample is the files that share a stem) or `auto`.
+        key_field: The field of a JSONL record that names it; a record without it is named by a hash of its bytes.
+        splits: Weights of splits, each packed as a dataset of its own; none packs one dataset.
+        name: The dataset's name, which its shards carry; the destination's when None.
+    """
+
+    shard_size: str | int = "64MiB"
+    layout: Literal["stable", "sequential", "shuffle"] = "stable"
+    input: Literal["auto", "jsonl", "files"] = "auto"
+    key_field: str = "id"
+    splits: Mapping[str, int] = field(default_factory=dict)
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shard_bytes < 1:
+            raise UsageError(f"shard_size must be more than {self.shard_size}", hint="64MiB suits most datasets")
+        if self.layout not in ("stable", "sequential", "shuffle"):
+            raise UsageError(f"{self.layout!r} is not a layout", hint="Choose stable, sequential or shuffle")
+        if self.input not in ("auto", "jsonl", "files"):
+            raise UsageError(f"{self.input!r} is not a kind of input", hint="Choose auto, jsonl or files")
+        for name in (*self.splits, *([self.name] if self.name is not None else [])):
+            check_name(name)
+        if any(
+            isinstance(weight, bool) or not isinstance(weight, int) or weight < 1 for weight in self.splits.values()
+        ):
+            raise UsageError(
+                f"splits need whole weights of 1 or more, not {dict(self.splits)}", hint="Write train: 95, held-out: 5"
+            )
+
+    @property
+    def shard_bytes(self) -> int:
+        """The aim for a shard's size in bytes."""
+        return parse_bytes(self.shard_size)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a manifest records: everything that decides which sample lies where."""
+        return {
+            "algorithm": ALGORITHM,
+            "layout": self.layout,
+            "shard_bytes": self.shard_bytes,
+            "key_field": self.key_field,
+            "splits": dict(self.splits),
+        }
+
+
+def check_name(name: str) -> None:
+    """See that a dataset or a split can have this name.
+
+    Raises:
+        UsageError: It cannot be part of a file name everywhere.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a dataset",
+            hint="Use letters, digits, dot, dash and underscore, at most 64, a letter or digit first",
+            subject=name,
+        )
+
+
+def cut(
+    hashes: npt.NDArray[np.uint64],
+    *,
+    sizes: npt.NDArray[np.int64],
+    target_bytes: int,
+    layout: Literal["stable", "sequential", "shuffle"],
+) -> list[npt.NDArray[np.int64]]:
+    """Deal samples to shards.
+
+    Args:
+        hashes: `key_hash` of each sample, in source order.
+        sizes: Bytes that each takes in a shard.
+        target_bytes: Aim for a shard's size.
+        layout: The rule.
+
+    Returns:
+        For each shard, in order, the positions of its samples, in their order in the shard. None is empty.
+    """
+    import numpy as np
+
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if layout == "sequential":
+        return [np.arange(start, stop) for start, stop in _fill(ends, target_bytes)]
+    groups = [(0, len(ends))] if layout == "shuffle" else _groups(hashes, ends, GROUP_SHARDS * target_bytes)
+    return [
+        shard
+        for start, stop in groups
+        for shard in _deal(hashes, start, stop, int(sizes[start:stop].sum()), target_bytes)
+    ]
+
+
+def _fill(ends: npt.NDArray[np.int64], target_bytes: int) -> list[tuple[int, int]]:
+    shards, start, base = [], 0, 0
+    while start < len(ends):
+        # at least one sample, then as many as fit
+        stop = max(start + 1, int(ends.searchsorted(base + target_bytes, "right")))
+        shards.append((start, stop))
+        start, base = stop, int(ends[stop - 1])
+    return shards
+
+
+def _groups(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], group_bytes: int) -> list[tuple[int, int]]:
+    least, most = (group_bytes * tenths // 10 for tenths in _WINDOW_TENTHS)
+    groups, start, base = [], 0, 0
+    while start < len(ends):
+        if int(ends[-1]) - base <= most:
+            stop = len(ends)
+        else:
+            first = int(ends.searchsorted(base + least, "left"))
+            beyond = int(ends.searchsorted(base + most, "right"))
+            # a sample larger than the window ends its group
+            stop = 1 + (first + int(hashes[first:beyond].argmin()) if beyond > first else first)
+        groups.append((start, stop))
+        start, base = stop, int(ends[stop - 1])
+    return groups
+
+
+def _deal(
+    hashes: npt.NDArray[np.uint64], start: int, stop: int, group_bytes: int, target_bytes: int
+) -> list[npt.NDArray[np.int64]]:
+    import numpy as np
+
+    if start == stop:
+        return []
+    num_shards = max(1, (2 * group_bytes + target_bytes) // (2 * target_bytes))
+    order = start + np.argsort(hashes[start:stop], kind="stable").astype(np.int64)
+    # shard j takes hashes from ceil(j * 2**64 / n), exactly, in Python's integers
+    bounds = np.array([-(-j * 2**64 // num_shards) for j in range(1, num_shards)], np.uint64)
+    pieces = np.split(order, hashes[order].searchsorted(bounds, "left"))
+    return [piece for piece in pieces if len(piece)]

@@ -1,0 +1,134 @@
+"""engines: run pure tasks, one after the other here or side by side in processes of their own.
+
+Results do not depend on the engine: a task is a function and a value, and what it returns comes back in the order of
+the tasks. Processes are started by exec, never by fork (clients of object stores hang in a forked child) and never by
+importing the caller's script, so that `datakit.pack` works in a script without a `__main__` guard. A worker that dies
+is an error that says so; workers end with their parent, because they read their tasks from its pipe. Pickles pass
+between a parent and the child it started and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from datakit.errors import DatakitError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_ROOT = str(Path(__file__).parents[2])
+_START = "import sys; sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r})"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Engine:
+    """Workers for tasks; use it as a context manager. With one worker, tasks run here and nothing is started.
+
+    Args:
+        workers: Processes; 1 runs tasks in this process.
+        rooms: Modules that workers import while they wait for their first task.
+    """
+
+    def __init__(self, workers: int, *, rooms: Sequence[str] = ()) -> None:
+        self._workers = workers
+        self._rooms = tuple(rooms)
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._all: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        if self._workers > 1:
+            command = [sys.executable, "-c", _START.format(path=[_ROOT, *sys.path], rooms=self._rooms)]
+            for _ in range(self._workers):
+                worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                self._all.append(worker)
+                self._idle.put(worker)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._all:
+            worker.terminate()
+        for worker in self._all:
+            for pipe in (worker.stdin, worker.stdout):
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+            worker.wait()
+
+    def map(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        """Results of the tasks, in their order; the first error ends it.
+
+        Args:
+            function: A function of a module, so that a worker finds it by name.
+            tasks: Values that can be pickled.
+
+        Raises:
+            DatakitError: A worker died.
+        """
+        if not self._all:
+            yield from map(function, tasks)
+            return
+        pool = ThreadPoolExecutor(len(self._all))
+        try:
+            yield from pool.map(lambda task: self._ask(function, task), tasks)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, function: Callable[[Task], Result], task: Task) -> Result:
+        worker = self._idle.get()
+        try:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            pickle.dump((function, task), worker.stdin, protocol=5)
+            worker.stdin.flush()
+            done, value = pickle.load(worker.stdout)  # noqa: S301 -- our own child
+        except (EOFError, OSError, pickle.UnpicklingError):
+            raise DatakitError(
+                f"a worker process died (exit code {worker.wait()})",
+                hint="The system may have run out of memory: try fewer --workers",
+            ) from None
+        finally:
+            self._idle.put(worker)
+        if done:
+            return value  # type: ignore[no-any-return]  # what the function returned, through a pipe
+        raise value
+
+
+def serve(rooms: Sequence[str]) -> None:
+    """Be a worker: take tasks from stdin until it closes, answer on stdout."""
+    import importlib
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not mix with answers
+    for room in rooms:
+        importlib.import_module(room)
+    while True:
+        try:
+            function, task = pickle.load(tasks)  # noqa: S301 -- our own parent
+        except EOFError:
+            return
+        answer: tuple[bool, Any]
+        try:
+            answer = True, function(task)
+        except Exception as error:  # noqa: BLE001 -- every error travels to the parent, which raises it
+            answer = False, error
+        try:
+            data = pickle.dumps(answer, protocol=5)
+        except Exception:  # noqa: BLE001 -- a foreign error that does not travel is told in words
+            data = pickle.dumps((False, DatakitError(f"{type(answer[1]).__name__}: {answer[1]}")), protocol=5)
+        answers.write(data)
+        answers.flush()

@@ -1,0 +1,261 @@
+"""scan: what a source holds, as a value that can be printed, compared and kept beside a dataset.
+
+A source is a file, a folder, or an object-store prefix. Names are below the source and sorted, so the listing of the
+same files is the same bytes anywhere; a fingerprint is a local file's md5, or the ETag that the store gave without a
+request of its own. Hidden files are left out; links to folders are refused, because following them may leave the tree.
+
+`fetched` lays down as plain local files what cannot be read in place: objects and `.gz` files. It counts its requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from datakit.errors import InputError, NotFound
+from datakit.pack.records import LocalFile
+from datakit.storage import disk
+
+if TYPE_CHECKING:
+    from datakit.storage.access import StoreOptions
+    from datakit.storage.store import Location
+
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+CONCURRENCY = 16
+"""Objects fetched at once: small objects are bound by latency, not by bandwidth."""
+
+_COPY_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of a source: its name below the source, its size in bytes, and its md5 or ETag where that is known."""
+
+    name: str
+    bytes: int
+    fingerprint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The files of a source, sorted by name.
+
+    Attributes:
+        url: The source as it was named.
+        kind: `jsonl` or `files`.
+        files: Its files.
+        requests: Requests that listing it took.
+    """
+
+    url: str
+    kind: Literal["jsonl", "files"]
+    files: tuple[SourceFile, ...]
+    requests: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """Deterministic JSON of the files; the place they lie in is left out, so that a copy lists the same."""
+        files = [{"name": file.name, "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files]
+        value: dict[str, Any] = {"format": 1, "kind": self.kind, "files": files}
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def scan(
+    src: str | Path,
+    *,
+    input: Literal["auto", "jsonl", "files"] = "auto",  # noqa: A002 -- the setting's name
+    fingerprints: bool = True,
+    stores: Mapping[str, StoreOptions] | None = None,
+) -> Sources:
+    """List a source.
+
+    Args:
+        src: A file, a folder, or a URL such as `s3://bucket/raw`.
+        input: What it holds; `auto` takes JSON lines where all files are, else a folder of files, and refuses a mix.
+        fingerprints: Whether local files are read for their md5.
+        stores: Named stores of the settings.
+
+    Raises:
+        NotFound: Nothing is there.
+        InputError: There are no files, or files of both kinds.
+    """
+    requests = 0
+    if is_remote(src):
+        location = _open(src, stores)
+        files = _list_remote(location)
+        requests = int(location.store.requests.total)
+    else:
+        files = _list_local(Path(src), fingerprints=fingerprints)
+    if not files:
+        raise InputError(f"{src} is empty: it holds no files", subject=str(src))
+    return Sources(str(src), _kind(files, input, src), tuple(sorted(files, key=lambda file: file.name)), requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A source as local files, and the requests that fetching took."""
+
+    files: tuple[LocalFile, ...]
+    requests: int
+
+
+@contextlib.contextmanager
+def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions] | None = None) -> Iterator[Fetched]:
+    """Give a source's files as plain local files for the length of the block.
+
+    Args:
+        sources: From `scan`.
+        spool: A directory that does not exist yet, for what cannot be read in place; removed afterwards.
+        stores: Named stores of the settings.
+
+    Raises:
+        InputError: A compressed file is damaged.
+        NoSpace: The spool's disk is full.
+    """
+    try:
+        if is_remote(sources.url):
+            yield _fetch_remote(sources, spool, stores)
+        else:
+            yield Fetched(tuple(_local_file(sources, file, spool) for file in sources.files), 0)
+    finally:
+        disk.remove(spool)
+
+
+def is_remote(src: str | Path) -> bool:
+    """Whether a source is a URL of a store, not a path."""
+    return "://" in str(src) and not str(src).startswith("file://")
+
+
+def _kind(files: list[SourceFile], wanted: str, src: str | Path) -> Literal["jsonl", "files"]:
+    lines = [file.name for file in files if file.name.endswith(JSONL_SUFFIXES)]
+    if wanted == "files" or (wanted == "auto" and not lines):
+        return "files"
+    if len(lines) < len(files):
+        other = next(file.name for file in files if not file.name.endswith(JSONL_SUFFIXES))
+        hint = "Take one kind out; or, to pack lines as whole files, set --input files"
+        raise InputError(
+            f"{src} holds JSON lines ({lines[0]}) and other files ({other})"
+            if lines
+            else f"{src} holds no JSON lines, but {other}",
+            hint=hint,
+            subject=other,
+        )
+    return "jsonl"
+
+
+def _list_local(root: Path, *, fingerprints: bool) -> list[SourceFile]:
+    root = Path(str(root).removeprefix("file://"))
+    if not root.exists():
+        raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
+    found: list[SourceFile] = []
+    with disk.at_door(root):
+        if root.is_file():
+            return [SourceFile(root.name, root.stat().st_size, _md5(str(root)) if fingerprints else None)]
+        pending = [str(root)]
+        prefix = len(str(root).rstrip("/")) + 1
+        while pending:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    elif entry.is_file():
+                        md5 = _md5(entry.path) if fingerprints else None
+                        found.append(SourceFile(entry.path[prefix:], entry.stat().st_size, md5))
+                    else:
+                        raise InputError(f"{entry.path} is neither a file nor a folder of its own", subject=entry.path)
+    return found
+
+
+def _md5(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _local_file(sources: Sources, file: SourceFile, spool: Path) -> LocalFile:
+    root = sources.url.removeprefix("file://")
+    path = root if os.path.isfile(root) else os.path.join(root, file.name)
+    if sources.kind == "jsonl" and file.name.endswith(".gz"):
+        return _unpacked(path, file.name, spool)
+    return LocalFile(file.name, path, file.bytes)
+
+
+def _unpacked(path: str, name: str, spool: Path) -> LocalFile:
+    target = _spool_path(spool, name.removesuffix(".gz"))
+    with disk.at_door(target), open(target, "wb") as plain:
+        try:
+            with gzip.open(path, "rb") as packed:
+                while data := packed.read(_COPY_BYTES):
+                    plain.write(data)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{name} is not a whole gzip file: {error}", hint="Fetch it again", subject=name) from None
+    return LocalFile(name, str(target), os.path.getsize(target))
+
+
+def _spool_path(spool: Path, name: str) -> Path:
+    target = spool / name
+    disk.make_dirs(target.parent)
+    return target
+
+
+def _open(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> Location:
+    from datakit.storage.store import open_location
+
+    return open_location(str(src), stores=stores)
+
+
+def _list_remote(location: Location) -> list[SourceFile]:
+    files = []
+    for info in location.store.list(location.prefix):
+        name = _below(info.key, location.prefix)
+        if name is not None and not any(step.startswith(".") for step in name.split("/")):
+            files.append(SourceFile(name, info.bytes, info.etag))
+    return files
+
+
+def _below(key: str, prefix: str) -> str | None:
+    """A key's name below the prefix; a prefix that is a key itself names one object."""
+    if key == prefix:
+        return key.rpartition("/")[2]
+    below = key.removeprefix(prefix.rstrip("/") + "/") if prefix else key
+    return None if (prefix and below == key) or not below or below.endswith("/") else below
+
+
+def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None) -> Fetched:
+    location = _open(sources.url, stores)
+    single = len(sources.files) == 1 and location.prefix.rpartition("/")[2] == sources.files[0].name
+
+    def fetch(file: SourceFile) -> LocalFile:
+        key = location.prefix if single else f"{location.prefix.rstrip('/')}/{file.name}".lstrip("/")
+        target = _spool_path(spool, file.name)
+        with disk.at_door(target), open(target, "wb") as out:
+            # one object at a time in memory, in pieces, each of the very version that was listed
+            for start in range(0, file.bytes, _PIECE_BYTES):
+                stop = min(start + _PIECE_BYTES, file.bytes)
+                out.write(location.store.read(key, start=start, stop=stop, etag=file.fingerprint))
+        if sources.kind == "jsonl" and file.name.endswith(".gz"):
+            return _unpacked(str(target), file.name, spool)
+        return LocalFile(file.name, str(target), file.bytes)
+
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        files = tuple(pool.map(fetch, sources.files))
+    return Fetched(files, int(location.store.requests.total))
+
+
+_PIECE_BYTES = 16 * 2**20
+"""Bytes of one ranged read, as in downloads."""

@@ -1,0 +1,132 @@
+"""writing: one shard and its index onto the disk, and the description of a dataset made of many.
+
+One pass over the bytes gives everything that is recorded of them: part checksums and sample digests while a shard is
+put together in memory, then its sha256, md5 and crc32c over the whole. A shard is written under a temporary name,
+because its final name follows from its bytes. What it does not do: commit (that is `storage/commit`, which takes the
+files over).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from datakit.data.digest import Buffer, FileEntry, entry_of
+from datakit.data.index import Index, index_name
+from datakit.data.manifest import Contents, ShardEntry, content_digest, content_term, layout_digest
+from datakit.data.shard import Row, Sample, ShardBuilder
+from datakit.storage.commit import Staging
+from datakit.storage.disk import at_door
+
+NAME_DIGITS = 8
+"""Hex digits of a shard's sha256 in its name; two shards of one dataset that share them are refused by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the samples of a shard, or of several, come to.
+
+    Attributes:
+        samples: Their number.
+        payload_bytes: Bytes of their parts.
+        parts: How many have each part.
+        terms: Sum of their `content_term`.
+        tokens: Sum of their tokens, or None where none is tokenized.
+    """
+
+    samples: int
+    payload_bytes: int
+    parts: Mapping[str, int]
+    terms: int
+    tokens: int | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Totals:
+        """Totals of the rows of an index."""
+        tokens = [row.tokens for row in rows if row.tokens is not None]
+        return cls(
+            samples=len(rows),
+            payload_bytes=sum(place.size for row in rows for place in row.parts.values()),
+            parts=Counter(part for row in rows for part in row.parts),
+            terms=sum(content_term(row.key, row.digest) for row in rows),
+            tokens=sum(tokens) if tokens else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltShard:
+    """A shard and its index, their entries named as they will be in the dataset."""
+
+    shard: FileEntry
+    index: FileEntry
+    totals: Totals
+
+
+def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
+    """Write a shard to `path` and its index beside it, fsynced.
+
+    Args:
+        path: A name that is free; the index takes it with the index's suffix.
+        samples: The samples, in order.
+        dataset: The dataset's name, for the shard's final name.
+
+    Raises:
+        InputError: A sample cannot be in a shard.
+        NoSpace: The disk is full.
+    """
+    pieces: list[bytes] = []
+    builder = ShardBuilder(pieces.append)
+    for sample in samples:
+        builder.add(sample)
+    rows = builder.finish()
+    data = b"".join(pieces)
+    pieces.clear()
+    shard = entry_of("", data)
+    name = f"{dataset}-{shard.sha256[:NAME_DIGITS]}.tar"
+    index = Index.from_rows(rows).to_bytes()
+    _write(path, data)
+    _write(Path(index_name(str(path))), index)
+    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows))
+
+
+def adopt_shard(staging: Staging, path: Path, built: BuiltShard) -> None:
+    """Make what `write_shard` wrote to `path`, in the staging's directory, two members of the commit."""
+    for written, entry in ((str(path), built.shard), (index_name(str(path)), built.index)):
+        os.rename(written, staging.path / entry.name)
+        staging.adopt(entry)
+
+
+def keep_shard(staging: Staging, name: str, *, totals: Totals) -> BuiltShard:
+    """Take a shard and its index over from the commit that is renewed."""
+    return BuiltShard(staging.keep(name), staging.keep(index_name(name)), totals)
+
+
+def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Contents:
+    """The description of a dataset of these shards, in this order, packed with these settings."""
+    totals = [built.totals for built in shards]
+    tokens = [total.tokens for total in totals if total.tokens is not None]
+    parts: Counter[str] = Counter()
+    for total in totals:
+        parts.update(total.parts)
+    return Contents(
+        content_digest=content_digest(total.terms for total in totals),
+        layout_digest=layout_digest((b.shard.name, b.shard.sha256, b.totals.samples) for b in shards),
+        samples=sum(total.samples for total in totals),
+        payload_bytes=sum(total.payload_bytes for total in totals),
+        parts=dict(sorted(parts.items())),
+        shards=tuple(ShardEntry(b.shard.name, b.totals.samples, b.index.name) for b in shards),
+        pack=pack,
+        tokens=sum(tokens) if tokens else None,
+    )
+
+
+def _write(path: Path, data: Buffer) -> None:
+    with at_door(path), open(path, "xb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
