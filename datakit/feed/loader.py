@@ -1,0 +1,291 @@
+"""loader: the batches of an epoch, in the dataset's order, from the consumed position on.
+
+Promises (laws 1 to 3 of DESIGN.md): over any world size, worker count, batch size and cut point an epoch delivers each
+sample exactly once and gives all ranks the same number of steps, what the tail drops or repeats is chosen by name; the
+state is a few integers, counts what was handed out and not what was fetched ahead, and costs the same to load anywhere.
+
+Workers get arrays of sample numbers and give back what `collate` made (torch tensors travel through shared memory).
+They ignore SIGTERM and SIGINT: the trainer decides when they end. Does not decode and does not mix datasets.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.order import ORDER_FORMAT, Cursor, Geometry, Order, Tail
+from datakit.errors import InputError, MissingExtra, Refused, UsageError
+from datakit.feed.dataset import Dataset, Item
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtra("torch", extra="train") from None
+
+
+T = TypeVar("T")
+Numbers = npt.NDArray[np.int64]
+
+STATE_FORMAT = 1
+_BLOCK_SAMPLES = 8192
+"""Positions permuted at once: one permuted alone costs 110 us, one in a block 0.2 us (measured 2026-11-30)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Byte strings of any length, as two tensors that travel between processes without being copied or pickled.
+
+    Attributes:
+        data: All bytes behind each other, uint8.
+        ends: Where each string ends in `data`, int64.
+    """
+
+    data: torch.Tensor
+    ends: torch.Tensor
+
+    @classmethod
+    def of(cls, pieces: Sequence[bytes | memoryview]) -> Ragged:
+        """Join byte strings."""
+        joined = np.frombuffer(bytearray().join(pieces), np.uint8)
+        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        return cls(torch.from_numpy(joined), torch.from_numpy(ends))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, position: int) -> memoryview:
+        if not 0 <= position < len(self):
+            raise IndexError(position)
+        start = int(self.ends[position - 1]) if position else 0
+        return self.data.numpy()[start : int(self.ends[position])].data
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the loader yields when no `collate` is given.
+
+    Attributes:
+        keys: The samples' keys.
+        numbers: Their numbers in the dataset, int64.
+        parts: For each part, the bytes of all samples; a sample without the part has none there.
+    """
+
+    keys: tuple[str, ...]
+    numbers: torch.Tensor
+    parts: Mapping[str, Ragged]
+
+
+def as_bytes(items: Sequence[Item]) -> Batch:
+    """The default `collate`: the samples' bytes, undecoded."""
+    names = sorted({part for item in items for part in item.parts})
+    return Batch(
+        keys=tuple(item.key for item in items),
+        numbers=torch.tensor([item.number for item in items], dtype=torch.int64),
+        parts={name: Ragged.of([item.parts.get(name, b"") for item in items]) for name in names},
+    )
+
+
+class Loader(Generic[T]):
+    """Batches of a dataset; each `for` runs to the end of the epoch that is under way.
+
+    Args:
+        dataset: What `open_dataset` gave.
+        batch_size: Samples of a batch of this rank.
+        seed: Of the order; any integer.
+        num_workers: Processes that read and collate; 0 reads here.
+        prefetch_factor: Batches that each worker prepares ahead.
+        collate: Makes a batch of a list of `Item`; None gives `Batch`. It is pickled for the workers.
+        tail: `drop`, `pad` or `exact`: what happens to samples that do not fill a last global batch.
+        rank: This process among those that read together.
+        world_size: How many read together.
+        pin_memory: Put tensors into page-locked memory; needs a GPU.
+
+    Raises:
+        UsageError: A number is out of its range.
+        InputError: The dataset does not fill one batch.
+
+    Example:
+        >>> loader = Loader(dataset, batch_size=16, seed=7)  # doctest: +SKIP
+        >>> for batch in loader:  # doctest: +SKIP
+        ...     state = loader.state_dict()
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        num_workers: int = 0,
+        prefetch_factor: int = 2,
+        collate: Callable[[Sequence[Item]], T] | None = None,
+        tail: Tail = "drop",
+        rank: int = 0,
+        world_size: int = 1,
+        pin_memory: bool = False,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise UsageError(f"rank {rank} is not one of {world_size} ranks")
+        if num_workers < 0 or prefetch_factor < 1:
+            raise UsageError(
+                f"num_workers {num_workers} must be at least 0, prefetch_factor {prefetch_factor} at least 1"
+            )
+        self.dataset = dataset
+        self.order = Order(len(dataset), digest=dataset.digest, seed=seed)
+        self.geometry = Geometry(len(dataset), batch_size, world_size=world_size, tail=tail)
+        self.rank = rank
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.pin_memory = pin_memory
+        # without a collate T is Batch; a type checker cannot know what a default binds
+        self._fetch = _Fetch(dataset, collate or cast("Callable[[Sequence[Item]], T]", as_bytes))
+        self._cursor = self.geometry.normal(Cursor())
+        self._turn = 0
+        self._pool: Any = None
+        self._plan: Iterator[Numbers] = iter(())
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the next batch begins: what was handed out is consumed, what was fetched ahead is not."""
+        return self._cursor
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `for` delivers, or goes on with."""
+        return self._cursor.epoch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self.geometry.steps_left(0)
+
+    def __iter__(self) -> Iterator[T]:
+        self._turn += 1
+        turn, cursor = self._turn, self._cursor
+        for batch in self._batches(cursor):
+            cursor = self.geometry.after(cursor)
+            self._cursor = cursor
+            yield batch
+            if turn != self._turn:
+                raise UsageError("the loader was started anew or moved while this iteration was under way")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as JSON: integers and the dataset's digest."""
+        return {
+            "format": STATE_FORMAT,
+            "order_format": ORDER_FORMAT,
+            "digest": self.dataset.digest,
+            "num_samples": len(self.dataset),
+            "seed": self.order.seed,
+            **self._cursor.to_json(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, also with another batch size, worker count or world size.
+
+        Raises:
+            Refused: The state belongs to other data, another seed or another way of ordering; both values are named.
+            InputError: It is not a loader's state.
+        """
+        own = self.state_dict()
+        if set(state) != set(own):
+            raise InputError(f"not a loader's state: it has {', '.join(sorted(state))}", subject=dict(state))
+        names = {"digest": "data", "num_samples": "samples", "seed": "seed"}
+        for field in ("format", "order_format", "digest", "num_samples", "seed"):
+            if state[field] != own[field]:
+                raise Refused(
+                    f"the state was taken with {names.get(field, field)} {state[field]}, this loader has {own[field]}",
+                    hint="Open the dataset that the state names, or begin anew without a state",
+                    subject=field,
+                )
+        self.seek(Cursor.from_json(state))
+
+    def seek(self, cursor: Cursor) -> None:
+        """Go to a position."""
+        self._cursor = self.geometry.normal(cursor)
+        self._turn += 1
+
+    def close(self) -> None:
+        """End the workers; the loader starts new ones when it is used again."""
+        if self._pool is not None:
+            # the DataLoader keeps its workers as long as its iterator lives and has no public way to end them
+            self._pool._iterator = None
+            self._pool = None
+
+    def numbers(self, cursor: Cursor) -> Iterator[Numbers]:
+        """The sample numbers of each batch of this rank, from a cursor to the end of its epoch."""
+        size = self.geometry.num_samples
+        low, block = 0, np.empty(0, np.int64)
+        for step in range(self.geometry.steps_left(cursor.samples)):
+            begin = cursor.samples + step * self.geometry.global_batch
+            start, stop = self.geometry.share(begin, rank=self.rank)
+            if stop > size:
+                # a padded tail repeats the epoch's beginning
+                yield np.array([self.order.at(cursor.epoch, at % size) for at in range(start, stop)], np.int64)
+                continue
+            if stop > low + len(block):
+                low = start
+                block = self.order.span(cursor.epoch, start, min(size, max(stop, start + _BLOCK_SAMPLES)))
+            yield block[start - low : stop - low]
+
+    def _batches(self, cursor: Cursor) -> Iterator[T]:
+        if self.num_workers == 0:
+            return map(self._fetch.__getitem__, self.numbers(cursor))
+        self._plan = self.numbers(cursor)
+        if self._pool is None:
+            self._pool = self._start()
+        return iter(self._pool)
+
+    def _start(self) -> Any:
+        from torch.utils.data import DataLoader
+
+        return DataLoader(
+            self._fetch,  # type: ignore[arg-type]  # any object with __getitem__ is a map-style dataset
+            sampler=_Plan(self),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=self.num_workers,
+            prefetch_factor=self.prefetch_factor,
+            worker_init_fn=_begin_worker,
+            persistent_workers=True,
+            pin_memory=self.pin_memory,
+        )
+
+
+class _Fetch(Generic[T]):
+    """What a worker holds: the dataset, and how to make a batch of its samples."""
+
+    def __init__(self, dataset: Dataset, collate: Callable[[Sequence[Item]], T]) -> None:
+        self.dataset = dataset
+        self.collate = collate
+
+    def __getitem__(self, numbers: Numbers) -> T:
+        return self.collate([self.dataset[int(number)] for number in numbers])
+
+
+class _Plan:
+    """The sampler that torch asks for index arrays; follows wherever the loader was put."""
+
+    def __init__(self, loader: Loader[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Numbers]:
+        return self._loader._plan
+
+    def __len__(self) -> int:
+        return self._loader.geometry.steps_left(self._loader.cursor.samples)
+
+
+def _begin_worker(worker: int) -> None:  # noqa: ARG001 -- torch passes the worker's number
+    # a preempted machine signals every process: workers that die first would take the trainer's last save with them
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _as_it_is(batch: T) -> T:
+    return batch

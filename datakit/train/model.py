@@ -1,0 +1,222 @@
+"""model: the base model, the adapter on it, and the loss of a forward pass.
+
+Promises: weights are read from local safetensors only, never unpickled, never downloaded; what trains is the adapter,
+in fp32, under the parameter names that stock `peft` writes; the same seed gives the same initial adapter on any
+machine; inside `exact_arithmetic` the same inputs give the same bits.
+
+Does not train and does not save. Sources: LoRA, arXiv 2106.09685, in the implementation of `peft`; the logits of chosen
+positions only are the `logits_to_keep` of transformers' causal models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datakit.errors import InputError, MissingExtra, NotFound, UsageError
+from datakit.storage.commit import read_manifest, verify_commit
+from datakit.storage.disk import hash_file
+from datakit.train.batch import IGNORED, Pass
+from datakit.train.recipe import Recipe
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtra("torch", extra="train") from None
+
+
+_IDENTITY_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """Which base model this is.
+
+    Attributes:
+        path: Directory with `config.json` and `*.safetensors`.
+        name: Its name: of its manifest, else of the directory.
+        digest: 64 hex: of its manifest, else of its configuration and weight files.
+    """
+
+    path: Path
+    name: str
+    digest: str
+
+
+def identify(directory: Path | str) -> BaseModel:
+    """Say which base model a directory holds. One with a manifest costs nothing; any other is read once.
+
+    Raises:
+        NotFound: The directory is not there.
+        InputError: It holds no model.
+        IntegrityError: A file of its manifest is missing or has another size.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        raise NotFound(f"no base model at {path}", hint="Name a local directory with config.json", subject=str(path))
+    if not (path / "config.json").is_file():
+        raise InputError(f"{path} holds no model: it has no config.json", subject=str(path))
+    with contextlib.suppress(NotFound):
+        manifest = read_manifest(path)
+        verify_commit(path, quick=True)
+        return BaseModel(path, manifest.name, manifest.digest)
+    files = sorted({file for pattern in _IDENTITY_FILES for file in path.glob(pattern)})
+    lines = "".join(f"{file.name} {hash_file(file).sha256}\n" for file in files)
+    return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest())
+
+
+def pick_device() -> torch.device:
+    """The GPU when there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
+    """The base model on a device, in `fp32`, `bf16` or, when `auto`, what suits the device.
+
+    Raises:
+        InputError: The directory holds no model that transformers can load.
+        MissingExtra: transformers or torch is not installed.
+    """
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" else "fp32"
+    try:
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+    except ImportError:
+        raise MissingExtra("transformers", extra="train") from None
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers ships it without types
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(base.path),
+            local_files_only=True,
+            use_safetensors=True,
+            dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[precision],
+            attn_implementation="sdpa",
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{base.path} cannot be loaded as a causal model: {error}", subject=str(base.path)) from error
+    return model.to(device)
+
+
+def attach_adapter(model: Any, recipe: Recipe, *, base_name: str) -> Any:
+    """Put a fresh adapter on a model; its initial values follow from the recipe's seed alone.
+
+    Raises:
+        UsageError: No layer of the model has one of the recipe's target names.
+        MissingExtra: peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, TaskType, get_peft_model
+    except ImportError:
+        raise MissingExtra("peft", extra="train") from None
+    config = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=recipe.alpha,
+        lora_dropout=recipe.dropout,
+        target_modules=sorted(recipe.targets),
+        bias="none",
+        task_type=TaskType.CAUSAL_LM,
+        base_model_name_or_path=base_name,
+    )
+    device = next(model.parameters()).device
+    torch.manual_seed(derived_seed(recipe.seed, "adapter"))
+    model.to("cpu")  # a GPU draws other numbers: the initial adapter must not depend on the machine
+    try:
+        with _quiet_peft():
+            model = get_peft_model(model, config)
+    except ValueError as error:
+        raise UsageError(f"train.targets {', '.join(recipe.targets)}: {error}", subject=recipe.targets) from None
+    return model.to(device)
+
+
+@contextlib.contextmanager
+def _quiet_peft() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # peft 0.21 asks transformers 5.24 by an attribute's old name; nothing that a user could change
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        yield
+
+
+def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
+    """What trains, under the names of stock peft's `adapter_model.safetensors`, sorted."""
+    found = {name.replace(".default.", "."): p for name, p in model.named_parameters() if p.requires_grad}
+    return dict(sorted(found.items()))
+
+
+def adapter_config(model: Any) -> bytes:
+    """`adapter_config.json` as stock peft reads it; deterministic bytes, no path of this machine in it."""
+    config = model.peft_config["default"].to_dict()
+    config["inference_mode"] = True
+    plain = {
+        key: sorted(value) if isinstance(value, set) else getattr(value, "value", value)
+        for key, value in config.items()
+    }
+    return json.dumps(plain, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def load_adapter(model: Any, directory: Path) -> Any:
+    """A base model with a finished adapter on it, for reading only.
+
+    Raises:
+        NotFound: There is no adapter.
+        IntegrityError: Its bytes are not what its manifest says.
+    """
+    from peft import PeftModel
+
+    verify_commit(directory)
+    with _quiet_peft():
+        return PeftModel.from_pretrained(model, str(directory))
+
+
+def loss_sum(model: Any, part: Pass) -> torch.Tensor:
+    """The summed cross entropy (nats, fp32) of the pass's targets; divide by the targets of the whole step.
+
+    Logits are made only at positions where some sample of the pass has a target.
+    """
+    targets = part.targets[:, part.kept]
+    if _keeps_logits(model):
+        logits = model(input_ids=part.ids, use_cache=False, logits_to_keep=part.kept).logits
+    else:
+        logits = model(input_ids=part.ids, use_cache=False).logits[:, part.kept]
+    chosen = targets != IGNORED
+    return torch.nn.functional.cross_entropy(logits[chosen].float(), targets[chosen], reduction="sum")
+
+
+def _keeps_logits(model: Any) -> bool:
+    plain = model.get_base_model() if hasattr(model, "peft_config") else model
+    return "logits_to_keep" in inspect.signature(plain.forward).parameters
+
+
+def derived_seed(seed: int, *words: object) -> int:
+    """A 63-bit seed for one purpose: BLAKE2b of the user's seed and the words."""
+    text = "\0".join(str(word) for word in ("datakit.seed.1", seed, *words))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@contextlib.contextmanager
+def exact_arithmetic(*, threads: int) -> Iterator[None]:
+    """Fixed threads and deterministic algorithms for the length of the block; what was set before is put back."""
+    # cuBLAS reads it when it starts; without it torch refuses deterministic matrix products on a GPU
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+        torch.random.set_rng_state(before[2])
+
+
+def usable_threads() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,287 @@
+"""feed/loader: laws 1 to 3 of DESIGN.md on real shards, with 0, 1 and 2 workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datakit import InputError, Loader, Refused, UsageError, open_dataset
+from datakit.data.order import Cursor
+from datakit.feed.dataset import Dataset, Item
+from datakit.feed.loader import Batch, Ragged
+from support.tiny import text_samples, write_dataset
+
+COUNT = 31
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    path = tmp_path_factory.mktemp("feed") / "ds"
+    write_dataset(path, text_samples(COUNT), per_shard=6)
+    return open_dataset(path)
+
+
+def numbers_of(items: list[Item]) -> list[int]:
+    return [item.number for item in items]
+
+
+def epoch_of(loader: Loader[list[int]]) -> list[list[int]]:
+    return list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_epoch_delivers_each_sample_once(dataset: Dataset, workers: int) -> None:
+    """Whatever the number of workers, the epoch is the same list of samples, each once."""
+    loader = Loader(dataset, batch_size=4, seed=3, num_workers=workers, collate=numbers_of, tail="exact")
+
+    epochs = [epoch_of(loader), epoch_of(loader)]
+    loader.close()
+
+    for number, epoch in enumerate(epochs):
+        flat = [sample for batch in epoch for sample in batch]
+        assert sorted(flat) == list(range(COUNT))
+        assert flat == loader.order.span(number, 0, COUNT).tolist()
+    assert epochs[0] != epochs[1]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    world=st.integers(1, 5),
+    batch=st.integers(1, 7),
+    tail=st.sampled_from(["drop", "pad", "exact"]),
+    seed=st.integers(-5, 2**40),
+    epoch=st.integers(0, 4),
+)
+def test_ranks_share_an_epoch_without_gap_or_overlap(
+    dataset: Dataset, world: int, batch: int, tail: Any, seed: int, epoch: int
+) -> None:
+    """All ranks take the same number of steps; together they deliver each sample once, but for the named tail."""
+    if tail == "drop" and world * batch > COUNT:
+        batch = COUNT // world
+    loaders = [
+        Loader(dataset, batch_size=batch, seed=seed, rank=rank, world_size=world, tail=tail, collate=numbers_of)
+        for rank in range(world)
+    ]
+    for loader in loaders:
+        loader.seek(Cursor(epoch))
+
+    shares = [epoch_of(loader) for loader in loaders]
+
+    assert len({len(share) for share in shares}) == 1 == len({loader.cursor for loader in loaders})
+    seen = Counter(sample for share in shares for part in share for sample in part)
+    geometry = loaders[0].geometry
+    assert COUNT - len(seen) == geometry.dropped()
+    assert sum(seen.values()) - len(seen) == geometry.repeated()
+    if tail != "exact":
+        assert {len(part) for share in shares for part in share} == {batch}
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cuts=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=4),
+    seed=st.integers(0, 3),
+)
+def test_any_number_of_resumes_under_any_geometry_delivers_each_sample_once(
+    dataset: Dataset, cuts: list[tuple[int, int, int]], seed: int
+) -> None:
+    """Stopped and resumed on other world and batch sizes, again and again, an epoch misses and repeats nothing."""
+    state = Loader(dataset, batch_size=1, seed=seed).state_dict()
+    seen: list[int] = []
+
+    for world, batch, steps in [*cuts, (1, 1, COUNT)]:
+        ranks = [
+            Loader(dataset, batch_size=batch, seed=seed, rank=r, world_size=world, tail="exact", collate=numbers_of)
+            for r in range(world)
+        ]
+        for loader in ranks:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        if ranks[0].epoch > 0:
+            break
+        for _, parts in zip(range(steps), zip(*ranks, strict=True), strict=False):
+            seen += [sample for part in parts for sample in part]
+            state = ranks[0].state_dict()
+
+    assert seen == ranks[0].order.span(0, 0, COUNT).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("consumed", [0, 1, 5, 7, 8, 20])
+def test_the_state_is_what_was_consumed_not_what_was_fetched(dataset: Dataset, workers: int, consumed: int) -> None:
+    """With batches prefetched, the state still points behind the last one handed out, also in later epochs."""
+    whole = Loader(dataset, batch_size=4, seed=1, collate=numbers_of)
+    expected = [batch for _ in range(4) for batch in whole][: consumed + 6]
+    loader = Loader(dataset, batch_size=4, seed=1, num_workers=workers, prefetch_factor=4, collate=numbers_of)
+    taken: list[list[int]] = []
+    while len(taken) < consumed:
+        for batch in loader:
+            taken.append(batch)
+            if len(taken) == consumed:
+                break
+
+    resumed = Loader(dataset, batch_size=4, seed=1, num_workers=workers, collate=numbers_of)
+    resumed.load_state_dict(loader.state_dict())
+    loader.close()
+    rest: list[list[int]] = []
+    while len(rest) < 6:
+        rest += epoch_of(resumed)
+    resumed.close()
+
+    assert taken + rest[:6] == expected
+
+
+def test_a_loader_goes_on_where_its_loop_was_left(dataset: Dataset) -> None:
+    """Breaking out of the loop and starting another one continues the epoch, with workers that had fetched ahead."""
+    loader = Loader(dataset, batch_size=2, num_workers=2, prefetch_factor=3, collate=numbers_of)
+
+    first = next(iter(loader))
+    rest = epoch_of(loader)
+    loader.close()
+
+    assert [*first, *(n for batch in rest for n in batch)] == loader.order.span(0, 0, 30).tolist()
+
+
+def test_state_is_a_few_integers_of_json(dataset: Dataset) -> None:
+    """It does not grow with the position or the dataset."""
+    loader = Loader(dataset, batch_size=4, seed=9)
+    next(iter(loader))
+
+    state = loader.state_dict()
+
+    assert json.loads(json.dumps(state)) == state
+    assert state == {
+        "format": 1,
+        "order_format": 1,
+        "digest": dataset.digest,
+        "num_samples": COUNT,
+        "seed": 9,
+        "epoch": 0,
+        "samples": 4,
+    }
+
+
+def test_the_state_of_other_data_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    """Both digests are named."""
+    write_dataset(tmp_path / "other", text_samples(COUNT, prefix="o"))
+    other = Loader(open_dataset(tmp_path / "other"), batch_size=4)
+
+    with pytest.raises(Refused, match=f"data {other.dataset.digest}, this loader has {dataset.digest}"):
+        Loader(dataset, batch_size=4).load_state_dict(other.state_dict())
+
+
+def test_the_state_of_another_seed_is_refused(dataset: Dataset) -> None:
+    """Continuing under another seed would repeat some samples and miss others."""
+    state = Loader(dataset, batch_size=4, seed=1).state_dict()
+
+    with pytest.raises(Refused, match="seed 1, this loader has 2"):
+        Loader(dataset, batch_size=4, seed=2).load_state_dict(state)
+
+
+def test_what_is_no_state_is_refused(dataset: Dataset) -> None:
+    """A state with missing fields, or a position beyond the epoch, is an input error."""
+    loader = Loader(dataset, batch_size=4)
+
+    with pytest.raises(InputError, match="not a loader's state"):
+        loader.load_state_dict({"epoch": 1})
+    with pytest.raises(InputError, match="beyond"):
+        loader.load_state_dict({**loader.state_dict(), "samples": COUNT + 1})
+    with pytest.raises(InputError, match="not a cursor"):
+        loader.load_state_dict({**loader.state_dict(), "epoch": -1})
+
+
+def test_moving_a_loader_ends_the_loop_that_is_under_way(dataset: Dataset) -> None:
+    """A loop over a loader that was moved stops with an error: it would deliver from the old place."""
+    loader = Loader(dataset, batch_size=4)
+    loop = iter(loader)
+    next(loop)
+
+    loader.seek(Cursor(3))
+
+    with pytest.raises(UsageError, match="moved"):
+        next(loop)
+    assert loader.cursor == Cursor(3)
+
+
+def test_a_dataset_smaller_than_a_batch_is_refused_under_drop(dataset: Dataset) -> None:
+    """An epoch without any step would loop for ever; the hint names the tail policies that work."""
+    with pytest.raises(InputError, match=r"do not fill one batch of 40.*pad or exact"):
+        Loader(dataset, batch_size=40)
+
+    assert len(epoch_of(Loader(dataset, batch_size=40, tail="pad", collate=numbers_of))[0]) == 40
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": 1, "rank": 1},
+        {"batch_size": 1, "num_workers": -1},
+        {"batch_size": 1, "prefetch_factor": 0},
+        {"batch_size": 1, "tail": "maybe"},
+        {"batch_size": 1, "world_size": 0},
+    ],
+)
+def test_numbers_out_of_range_are_refused(dataset: Dataset, options: dict[str, Any]) -> None:
+    """No option is corrected in silence."""
+    with pytest.raises(UsageError):
+        Loader(dataset, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_a_collate_the_bytes_arrive(dataset: Dataset, workers: int) -> None:
+    """The default batch holds keys, numbers and every part's bytes, from workers too."""
+    loader: Loader[Batch] = Loader(dataset, batch_size=5, num_workers=workers)
+
+    batch = next(iter(loader))
+    loader.close()
+
+    items = [dataset[number] for number in batch.numbers.tolist()]
+    assert batch.keys == tuple(item.key for item in items)
+    assert [bytes(data) for data in batch.parts["json"]] == [bytes(item.parts["json"]) for item in items]
+    assert [bytes(data) for data in batch.parts["txt"]] == [bytes(item.parts.get("txt", b"")) for item in items]
+
+
+@given(pieces=st.lists(st.binary(max_size=9), max_size=9))
+def test_ragged_gives_back_what_it_was_given(pieces: list[bytes]) -> None:
+    """Also for empty strings and for none at all."""
+    ragged = Ragged.of(pieces)
+
+    assert [bytes(piece) for piece in ragged] == pieces
+
+
+def worker_identity(items: list[Item]) -> int:
+    return os.getpid()
+
+
+def test_workers_ignore_the_signals_of_a_preemption(dataset: Dataset) -> None:
+    """SIGTERM and SIGINT to a worker change nothing: the trainer saves first, then ends them."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    batches = iter(loader)
+    worker = next(batches)
+
+    os.kill(worker, signal.SIGTERM)
+    os.kill(worker, signal.SIGINT)
+    rest = list(batches)
+    loader.close()
+
+    assert set(rest) == {worker}
+    assert len(rest) == COUNT // 2 - 1
+
+
+def test_a_killed_worker_is_an_error_not_a_hang(dataset: Dataset) -> None:
+    """Torch notices a worker that died; the loop ends with its error."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    batches = iter(loader)
+
+    os.kill(next(batches), signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match="worker"):
+        list(batches)
+    loader.close()
