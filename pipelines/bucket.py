@@ -3,9 +3,9 @@
     python pipelines/bucket.py -- dvc repro     # runs a command with the bucket's endpoint in its environment
 
 moto keeps objects in memory. Here each request that changes something is answered only after the change is in
-.demo/bucket/, one file an object (a line of JSON, then the bytes), so that the bucket outlives the command and
-`kill -9` of anything. The credentials are dummies and exist in the environment of children only; whatever AWS_* the user
-has set is not passed on.
+.demo/bucket/, one file an object (a line of JSON, then the bytes), so that the bucket outlives the command and `kill
+-9` of anything. The credentials are dummies and exist in the environment of children only; whatever AWS_* the user has
+set is not passed on.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python pipelines/corpus.py                  # 1 s: data/raw/english-ai.jsonl ... 38 files, 2,492 conversations
 
-The conversations come from the PyPI package chatterbot-corpus (BSD licence), English and Chinese. A record is
-`{"id": "english-ai-0007", "messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}, ...]}`, the form
-that OpenAI's fine-tuning interface takes; the number in the id is the place in the package's file. data/raw belongs to
-the user: it is written once, whole or not at all, and never touched again.
+The conversations come from the PyPI package chatterbot-corpus (BSD licence), English and Chinese. A record is `{"id":
+"english-ai-0007", "messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}, ...]}`, the form that
+OpenAI's fine-tuning interface takes; the number in the id is the place in the package's file. data/raw belongs to the
+user: it is written once, whole or not at all, and never touched again.
 """
 
 from __future__ import annotations

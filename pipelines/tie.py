@@ -2,8 +2,8 @@
 
     python pipelines/tie.py PID COMMAND...      # runs COMMAND; it gets SIGTERM when PID, which called this, is gone
 
-`kill -9` reaches one process; without this its children would go on writing. Linux only (prctl: PR_SET_PDEATHSIG, which
-survives exec); elsewhere `demo.py` finds the left-over processes when it starts the next time.
+`kill -9` reaches one process; without this its children would go on writing. Linux only (prctl: PR_SET_PDEATHSIG,
+which survives exec); elsewhere `demo.py` finds the left-over processes when it starts the next time.
 """
 
 from __future__ import annotations
