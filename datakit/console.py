@@ -78,14 +78,28 @@ class Console:
         self._labelled("error", "bold red", message, hint)
 
     def write(self, text: str) -> None:
-        """The result, or a piece of it, on stdout. Raises BrokenPipeError when nobody reads on."""
-        self._out.write(text if text.endswith("\n") else text + "\n")
-        self._out.flush()
+        """The result, or a piece of it, on stdout.
+
+        Raises:
+            BrokenPipeError: Nobody reads on.
+        """
+        text = text if text.endswith("\n") else text + "\n"
+        if hasattr(self._out, "buffer"):
+            self.write_bytes(text.encode(self._out.encoding, self._out.errors or "strict"))
+        else:
+            self._out.write(text)
 
     def write_bytes(self, data: bytes | memoryview) -> None:
-        """The result as it is, on stdout, with nothing added."""
+        """The result as it is, on stdout, with nothing added.
+
+        Raises:
+            BrokenPipeError: Nobody reads on.
+        """
         self._out.flush()
-        self._out.buffer.write(data)
+        left = memoryview(data)
+        while left:
+            # under PYTHONUNBUFFERED this is the bare file, which may take a part only
+            left = left[self._out.buffer.write(left) :]
         self._out.buffer.flush()
 
     def close(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,7 +18,17 @@ settings.register_profile(
 settings.load_profile("house")
 
 _FOREIGN = ("AWS_", "DATAKIT_", "DVC_", "GOOGLE_", "AZURE_", "HF_", "S3_")
-_NAMES = ("NO_COLOR", "COLUMNS", "TERM", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+_NAMES = (
+    "NO_COLOR",
+    "COLUMNS",
+    "TERM",
+    "http_proxy",
+    "https_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +43,9 @@ def clean_room(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(room)
     return room
+
+
+@pytest.fixture(scope="session")
+def pyproject() -> dict[str, Any]:
+    """The project's own description, parsed."""
+    return tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,186 @@
+"""house: the rules of the house as functions over its source, so that tests can hold them against stub houses too.
+
+Everything is read with `ast`; nothing is imported. Function-level imports, imports under `if TYPE_CHECKING` and names
+given to `import_module` count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "datakit"
+
+
+@dataclass(frozen=True)
+class Room:
+    """One source file: its path and its name below the package, such as `data/shard`."""
+
+    path: Path
+    name: str
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def is_init(self) -> bool:
+        return self.path.name == "__init__.py"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, with all its dots, and the line that does it."""
+
+    module: str
+    line: int
+
+
+def rooms(package: Path = PACKAGE) -> list[Room]:
+    """Every source file of the package, the inits included."""
+    return [Room(path, path.relative_to(package).with_suffix("").as_posix()) for path in sorted(package.rglob("*.py"))]
+
+
+def imports(room: Room) -> Iterator[Import]:
+    """Every import in the file, wherever it stands; `from a import b` gives `a.b`."""
+    for node in ast.walk(room.tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            yield from (Import(f"{source}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
+            yield Import(_pattern(node.args[0]), node.lineno)
+
+
+def calls(room: Room, name: str) -> Iterator[ast.Call]:
+    """Every call of a function or method of that name."""
+    return (node for node in ast.walk(room.tree) if isinstance(node, ast.Call) and _called(node) == name)
+
+
+def order_problems(order: Sequence[str], package: Path = PACKAGE) -> list[str]:
+    """Where the house is not the list, or a room imports one that doesn't stand before it in the list."""
+    found = [room for room in rooms(package) if not room.is_init]
+    problems = [f"{name} is on the list and is no file" for name in order if name not in {room.name for room in found}]
+    problems += [f"{room.name} is a file and not on the list" for room in found if room.name not in order]
+    for room in found:
+        if room.name not in order:
+            continue
+        allowed = set(order[: order.index(room.name)])
+        for used in imports(room):
+            target = _room_of(used.module, package)
+            if target is not None and target not in allowed:
+                problems.append(f"{room.name} line {used.line} imports {target}, which does not stand before it")
+    return problems
+
+
+def door_problems(
+    doors: Mapping[str, Sequence[str]], standard: Mapping[str, Sequence[str]], package: Path = PACKAGE
+) -> list[str]:
+    """Where a library enters elsewhere than through its door.
+
+    Args:
+        doors: By outside library: the rooms (`storage/store`) and wings (`data/`) that may import it.
+        standard: By wing: modules of the standard library that it may not import.
+        package: The house.
+    """
+    problems = []
+    for room in rooms(package):
+        for used in imports(room):
+            top = used.module.lstrip(".").partition(".")[0]
+            where = f"{room.name} line {used.line}"
+            if top in sys.stdlib_module_names:
+                wing = room.name.partition("/")[0] + "/"
+                if top in standard.get(wing, ()):
+                    problems.append(f"{where} imports {top}, and {wing} is pure")
+            elif top != package.name and not any(_stands_in(room.name, door) for door in doors.get(top, ())):
+                problems.append(f"{where} imports {top}, whose door is {', '.join(doors.get(top, ())) or 'nowhere'}")
+    return problems
+
+
+def shape_problems(package: Path = PACKAGE, *, file_lines: int, function_lines: int) -> list[str]:
+    """Files and functions that are too long, files whose name is no noun, inits that hold something."""
+    problems = []
+    for room in rooms(package):
+        length = room.text.count("\n")
+        if length > file_lines:
+            problems.append(f"{room.name} has {length} lines")
+        if re.search(r"\b(utils?|common|helpers?|misc)\b", room.name):
+            problems.append(f"{room.name} is no noun")
+        if room.is_init and room.name != "__init__" and room.text.strip():
+            problems.append(f"{room.name} is not empty")
+        if not room.is_init and ast.get_docstring(room.tree) is None:
+            problems.append(f"{room.name} does not say what it is")
+        for node in ast.walk(room.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                body = _lines_of_code(node)
+                if body > function_lines:
+                    problems.append(f"{room.name}: {node.name} has {body} lines")
+    return problems
+
+
+def silent_ignores(package: Path = PACKAGE) -> list[str]:
+    """Comments that switch a check off and give no reason."""
+    mark = re.compile(r"#\s*(noqa|type:\s*ignore|pragma)\b[^#]*")
+    reasoned = re.compile(r"(--\s*\S.{5,}|#\s*\S.{5,})")
+    return [
+        f"{room.name} line {number}"
+        for room in rooms(package)
+        for number, line in enumerate(room.text.splitlines(), 1)
+        if (match := mark.search(line)) and not reasoned.search(line[match.start() + 1 :])
+    ]
+
+
+def _lines_of_code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from `def` to the end, the docstring and functions inside not counted."""
+    assert node.end_lineno is not None
+    lines = node.end_lineno - node.lineno + 1
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        assert first.end_lineno is not None
+        lines -= first.end_lineno - first.lineno + 1
+    for inner in ast.walk(node):
+        if inner is not node and isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert inner.end_lineno is not None
+            lines -= inner.end_lineno - inner.lineno + 1
+    return lines
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _pattern(node: ast.expr) -> str:
+    """The text of a name that is put together: what is known of it, up to the first part that is not."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+        return str(node.values[0].value).rstrip(".")
+    return "unknown"
+
+
+def _room_of(module: str, package: Path) -> str | None:
+    """The room that an imported name lives in, or None where it is not of this house."""
+    head, *rest = module.split(".")
+    if module.startswith("."):
+        return "a relative import"
+    if head != package.name:
+        return None
+    for end in range(len(rest), 0, -1):
+        if package.joinpath(*rest[:end]).with_suffix(".py").is_file():
+            return "/".join(rest[:end])
+    return None  # a name of the package's own face, such as __version__, or a wing's folder
+
+
+def _stands_in(room: str, door: str) -> bool:
+    return room.startswith(door) if door.endswith("/") else room == door
