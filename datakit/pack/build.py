@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datakit.data.index import Index
 from datakit.data.keys import key_hash, split_of
 from datakit.errors import InputError, NoSpace, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
@@ -26,7 +25,7 @@ from datakit.pack.cut import PackSettings, check_name, cut
 from datakit.pack.engines import Engine, cores
 from datakit.pack.records import Reader, Record, check_unique, file_records, jsonl_records
 from datakit.pack.scan import Fetched, Sources, fetched, is_remote, scan
-from datakit.pack.writing import BuiltShard, Totals, adopt_shard, describe, keep_shard, write_shard
+from datakit.pack.writing import BuiltShard, adopt_shard, describe, keep_shard, standing_shards, write_shard
 from datakit.storage import disk
 from datakit.storage.commit import Staging, commit
 from datakit.units import format_bytes
@@ -326,20 +325,16 @@ def _planned(split: PlannedSplit) -> PackedDataset:
 
 def _reusable(staging: Staging, split: PlannedSplit) -> dict[int, BuiltShard]:
     """The planned shards, by ordinal, that the dataset being renewed has already, byte for byte."""
-    if staging.previous is None:
-        return {}
-    there = {}
-    for entry in staging.previous.contents.shards:
-        path = split.path / entry.index_name
-        if path.is_file() and (split.path / entry.name).is_file():
-            rows = Index.from_buffer(disk.map_file(path)).rows()
-            there[_signature((row.key, row.digest) for row in rows)] = (entry.name, Totals.of(rows))
+    there = {
+        _signature((row.key, row.digest) for row in rows): (name, rows)
+        for name, rows in standing_shards(staging, split.path).items()
+    }
     kept = {}
     for ordinal, shard in enumerate(split.shards):
         known = [(record.key, record.digest) for record in shard.records if record.digest is not None]
         found = there.get(_signature(known)) if len(known) == len(shard.records) else None
         if found is not None:
-            kept[ordinal] = keep_shard(staging, found[0], totals=found[1])
+            kept[ordinal] = keep_shard(staging, found[0], rows=found[1])
     return kept
 
 

@@ -20,7 +20,7 @@ from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.shard import Row, Sample, ShardBuilder
 from datakit.storage.commit import Staging
-from datakit.storage.disk import at_door
+from datakit.storage.disk import at_door, map_file
 
 NAME_DIGITS = 8
 """Hex digits of a shard's sha256 in its name; two shards of one dataset that share them are refused by name."""
@@ -100,9 +100,22 @@ def adopt_shard(staging: Staging, path: Path, built: BuiltShard) -> None:
         staging.adopt(entry)
 
 
-def keep_shard(staging: Staging, name: str, *, totals: Totals) -> BuiltShard:
-    """Take a shard and its index over from the commit that is renewed."""
-    return BuiltShard(staging.keep(name), staging.keep(index_name(name)), totals)
+def standing_shards(staging: Staging, final: Path) -> dict[str, list[Row]]:
+    """Rows of the shards that the dataset being renewed at `final` still has whole (by their sizes), by name."""
+    if staging.previous is None:
+        return {}
+    standing = {}
+    for shard in staging.previous.contents.shards:
+        entries = [staging.previous.member(name) for name in (shard.name, shard.index_name)]
+        paths = [final / entry.name for entry in entries]
+        if all(path.is_file() and path.stat().st_size == e.bytes for path, e in zip(paths, entries, strict=True)):
+            standing[shard.name] = Index.from_buffer(map_file(paths[1])).rows()
+    return standing
+
+
+def keep_shard(staging: Staging, name: str, *, rows: Sequence[Row]) -> BuiltShard:
+    """Take a standing shard and its index over from the commit that is renewed, without touching their bytes."""
+    return BuiltShard(staging.keep(name), staging.keep(index_name(name)), Totals.of(rows))
 
 
 def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Contents:

@@ -1,0 +1,308 @@
+"""tokenize: a dataset of records to a dataset of token ids, with a mask of the tokens that are learned.
+
+Each shard gives one shard, in the same order, so a small change of the records stays small here too, and a second run
+redoes only the shards whose source, tokenizer or settings have changed. A sample has the parts `ids.npy` (int32 [T])
+and `mask.npy` (uint8 [T], 1 where a token is supervised), and its index the column `tokens`. Records that are cut, and
+records left out because nothing in them is learned, are counted and told.
+
+What it does not do: pad, batch, or pack several records into one sequence (that is the trainer's, from the same
+bytes). Formats: NPY 1.0 (numpy.org, `numpy.lib.format`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from datakit.data.digest import crc32c
+from datakit.data.index import Index
+from datakit.data.manifest import Manifest, ShardEntry
+from datakit.data.shard import Row, Sample
+from datakit.errors import InputError, IntegrityError, UsageError
+from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.pack.cut import check_name
+from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
+from datakit.pack.tokenizer import Tokenizer
+from datakit.pack.writing import BuiltShard, adopt_shard, describe, keep_shard, standing_shards, write_shard
+from datakit.storage.commit import Staging, commit, read_manifest
+from datakit.storage.disk import make_dirs, map_file
+
+ALGORITHM = 1
+IDS_PART, MASK_PART = "ids.npy", "mask.npy"
+_RECORD_PART = "json"
+_BATCH = 1024
+"""Records encoded together; the tokenizer spreads a batch over the cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeSettings:
+    """How records become tokens.
+
+    Attributes:
+        seq_len: Longest sample in tokens; longer ones are cut at the end. At least 2.
+        template: `auto` for the tokenizer's own chat template, or the path of a Jinja file.
+    """
+
+    seq_len: int = 2048
+    template: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.seq_len < 2:
+            raise UsageError(f"seq_len must be 2 or more, not {self.seq_len}", hint="2048 suits most models")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeResult:
+    """What was made.
+
+    Attributes:
+        path: The dataset.
+        name: Its name.
+        samples: Its samples.
+        tokens: Tokens in them.
+        supervised_tokens: Tokens that are learned.
+        truncated: Samples that were cut to `seq_len`.
+        dropped: Records left out because no token in them is learned.
+        shards: Its shards.
+        reused: How many of them an earlier run had made.
+        shard_bytes: Bytes of the shards.
+        tokenizer_digest: Identity of tokenizer and template, 64 hex digits.
+        content_digest: Same samples.
+        layout_digest: Same shards, same order.
+        manifest_digest: Same commit.
+    """
+
+    path: Path
+    name: str
+    samples: int
+    tokens: int
+    supervised_tokens: int
+    truncated: int
+    dropped: int
+    shards: int
+    reused: int
+    shard_bytes: int
+    tokenizer_digest: str
+    content_digest: str
+    layout_digest: str
+    manifest_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Which source shard a shard was made of (None made: all of it was left out), and what was counted."""
+
+    shard: str
+    made: str | None
+    dropped: int
+    truncated: int
+    supervised_tokens: int
+
+
+def tokenize(
+    dataset: str | Path,
+    dest: str | Path,
+    *,
+    model: str | Path,
+    settings: TokenizeSettings | None = None,
+    on_event: OnEvent = ignore,
+) -> TokenizeResult:
+    """Turn a dataset's records into token ids and masks.
+
+    Args:
+        dataset: A dataset whose samples have a part `json`: chats, prompts with completions, or texts.
+        dest: Directory of the new dataset; new, empty, or tokenized before.
+        model: Directory with the tokenizer's files.
+        settings: How.
+        on_event: Told how far it is.
+
+    Raises:
+        NotFound: The dataset or the model's directory is not there.
+        InputError: A record has no known form, a template cannot be masked, nothing is left to learn.
+        IntegrityError: A sample's bytes are not what its index says.
+        Refused: The destination holds something else.
+    """
+    settings = settings or TokenizeSettings()
+    root, target = Path(dataset), Path(dest).absolute()
+    check_name(target.name)
+    source = read_manifest(root)
+    tokenizer = Tokenizer(model, template=settings.template)
+    how = {"algorithm": ALGORITHM, "seq_len": settings.seq_len, "tokenizer": tokenizer.digest}
+    make_dirs(target.parent)
+    with commit(target, kind="dataset", name=target.name) as staging:
+        work = _Work(root, source, tokenizer, settings, target, staging, _earlier(staging, how))
+        origins, shards = work.run(on_event)
+        if not shards:
+            raise InputError(
+                f"{root}: no record has a token to learn", hint="Give records with answers", subject=str(root)
+            )
+        contents = describe(
+            shards, pack={"tokenize": how, "source": _source(source), "from": [asdict(origin) for origin in origins]}
+        )
+        staging.about.update(contents.to_about())
+    assert staging.manifest is not None
+    result = TokenizeResult(
+        path=target,
+        name=target.name,
+        samples=contents.samples,
+        tokens=contents.tokens or 0,
+        supervised_tokens=sum(origin.supervised_tokens for origin in origins),
+        truncated=sum(origin.truncated for origin in origins),
+        dropped=sum(origin.dropped for origin in origins),
+        shards=len(shards),
+        reused=work.reused,
+        shard_bytes=sum(built.shard.bytes for built in shards),
+        tokenizer_digest=tokenizer.digest,
+        content_digest=contents.content_digest,
+        layout_digest=contents.layout_digest,
+        manifest_digest=staging.manifest.digest,
+    )
+    _tell(result, settings, on_event)
+    return result
+
+
+@dataclass
+class _Work:
+    """One run over the shards of a dataset."""
+
+    root: Path
+    source: Manifest
+    tokenizer: Tokenizer
+    settings: TokenizeSettings
+    target: Path
+    staging: Staging
+    earlier: Mapping[str, _Origin]
+    reused: int = 0
+
+    def __post_init__(self) -> None:
+        self.ends = self.tokenizer.ends
+        self.standing = standing_shards(self.staging, self.target)
+
+    def run(self, on_event: OnEvent) -> tuple[list[_Origin], list[BuiltShard]]:
+        """Make or keep a shard for each shard of the source, in order."""
+        origins, shards = [], []
+        contents, done = self.source.contents, 0
+        on_event(Progress("tokenize", 0, contents.samples, "samples"))
+        for ordinal, entry in enumerate(contents.shards):
+            origin, built = self._kept(entry) or self._made(entry, ordinal)
+            origins.append(origin)
+            if built is not None:
+                shards.append(built)
+            done += entry.samples
+            on_event(Progress("tokenize", done, contents.samples, "samples"))
+        return origins, shards
+
+    def _kept(self, entry: ShardEntry) -> tuple[_Origin, BuiltShard | None] | None:
+        origin = self.earlier.get(self.source.member(entry.name).sha256)
+        if origin is None or (origin.made is not None and origin.made not in self.standing):
+            return None
+        self.reused += 1
+        return origin, None if origin.made is None else keep_shard(
+            self.staging, origin.made, rows=self.standing[origin.made]
+        )
+
+    def _made(self, entry: ShardEntry, ordinal: int) -> tuple[_Origin, BuiltShard | None]:
+        counts = {"dropped": 0, "truncated": 0, "supervised_tokens": 0}
+        samples = list(self._samples(entry, counts))
+        source = self.source.member(entry.name).sha256
+        if not samples:
+            return _Origin(source, None, **counts), None
+        path = self.staging.path / f"shard-{ordinal:06d}"
+        built = write_shard(path, samples, dataset=self.target.name)
+        adopt_shard(self.staging, path, built)
+        return _Origin(source, built.shard.name, **counts), built
+
+    def _samples(self, entry: ShardEntry, counts: dict[str, int]) -> Iterator[Sample]:
+        rows = Index.from_buffer(map_file(self.root / entry.index_name)).rows()
+        data = map_file(self.root / entry.name)
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            drafts = [self._draft(row, data, entry) for row in batch]
+            ids = iter(self.tokenizer.encode([text for one in drafts for text in one.texts]))
+            for row, one in zip(batch, drafts, strict=True):
+                encoded = one.finish([next(ids) for _ in one.texts])
+                sample = _cut(row.key, encoded, self.settings.seq_len, counts)
+                if sample is not None:
+                    yield sample
+
+    def _draft(self, row: Row, data: memoryview, entry: ShardEntry) -> Draft:
+        place = row.parts.get(_RECORD_PART)
+        where = f"sample {row.key} of {self.root / entry.name}"
+        if place is None:
+            raise InputError(f"{where} has no part {_RECORD_PART}, it has {', '.join(row.parts)}", subject=row.key)
+        content = bytes(data[place.offset : place.offset + place.size])
+        if crc32c(content) != place.crc32c:
+            raise IntegrityError(
+                f"{where} has crc32c {crc32c(content):08x}, the index says {place.crc32c:08x}",
+                hint=f"See all damage: datakit verify {self.root}",
+                subject=row.key,
+            )
+        try:
+            record = orjson.loads(content)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{where} is not JSON: {error}", subject=row.key) from None
+        if not isinstance(record, dict):
+            raise InputError(f"{where} is not a JSON object", subject=row.key)
+        try:
+            return draft(record, chat=self.tokenizer, ends=self.ends, where=where)
+        except TemplateRefusal as error:
+            raise InputError(f"{where}: {error}", subject=row.key) from None
+
+
+def _cut(key: str, encoded: Encoded, seq_len: int, counts: dict[str, int]) -> Sample | None:
+    """The sample, cut to `seq_len`; None where nothing in it is learned (the first token has nothing before it)."""
+    ids, mask = encoded.ids[:seq_len], encoded.mask[:seq_len]
+    if not mask[1:].any():
+        counts["dropped"] += 1
+        return None
+    counts["truncated"] += len(encoded.ids) > seq_len
+    counts["supervised_tokens"] += int(mask.sum())
+    return Sample(key, {IDS_PART: _npy(ids), MASK_PART: _npy(mask)}, tokens=len(ids))
+
+
+def _npy(array: npt.NDArray[Any]) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, version=(1, 0), allow_pickle=False)
+    return out.getvalue()
+
+
+def _earlier(staging: Staging, how: Mapping[str, Any]) -> dict[str, _Origin]:
+    """What an earlier run here with the same tokenizer and settings made of each source shard."""
+    if staging.previous is None:
+        return {}
+    recorded = staging.previous.contents.pack
+    if recorded.get("tokenize") != how:
+        return {}
+    return {origin["shard"]: _Origin(**origin) for origin in recorded.get("from", [])}
+
+
+def _source(source: Manifest) -> dict[str, Any]:
+    contents = source.contents
+    return {
+        "name": source.name,
+        "manifest_digest": source.digest,
+        "content_digest": contents.content_digest,
+        "layout_digest": contents.layout_digest,
+        "pack": contents.pack,
+    }
+
+
+def _tell(result: TokenizeResult, settings: TokenizeSettings, on_event: OnEvent) -> None:
+    if result.truncated:
+        on_event(
+            Caution(
+                f"{result.truncated} of {result.samples} samples were cut to {settings.seq_len} tokens",
+                hint="Set a larger tokenize.seq_len to keep them whole",
+            )
+        )
+    if result.dropped:
+        on_event(
+            Caution(f"{result.dropped} records were left out: no token in their first {settings.seq_len} is learned")
+        )

@@ -1,0 +1,110 @@
+"""tokenizer: a model's own tokenizer with its chat template; the only door of transformers in this wing.
+
+It is loaded from a local directory and never from a hub, and its identity is a digest of what it does (the serialised
+tokenizer and the template), so that the same tokenizer saved by another version of a library is the same.
+
+What it does not do: slow tokenizers written in Python, or templates fetched from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datakit.errors import InputError, MissingExtra, NotFound
+from datakit.pack.masks import Ends, TemplateRefusal
+from datakit.storage.disk import at_door
+
+
+class Tokenizer:
+    """A tokenizer of a model directory, with its chat template.
+
+    Args:
+        model: Directory with the tokenizer's files.
+        template: `auto`, or the path of a Jinja file.
+
+    Raises:
+        NotFound: The directory, or the template's file, is not there.
+        InputError: The directory holds no tokenizer that can be used.
+        MissingExtra: transformers is not installed.
+    """
+
+    def __init__(self, model: str | Path, *, template: str = "auto") -> None:
+        self._where = str(model)
+        self._tokenizer = _load(Path(model))
+        if template != "auto":
+            self._tokenizer.chat_template = _read_template(Path(template))
+
+    @property
+    def digest(self) -> str:
+        """Identity of the tokenizer and its template, from what they are, not from files: 64 hex digits."""
+        whole = f"{self._tokenizer.backend_tokenizer.to_str()}\0{self._tokenizer.chat_template or ''}"
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+    @property
+    def ends(self) -> Ends:
+        """Special tokens around a plain text."""
+        begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        adds_begin = begin is not None and begin in self._tokenizer("")["input_ids"]
+        return Ends(
+            before=(begin,) if adds_begin else (),
+            after=() if end is None else (end,),
+            special=frozenset(self._tokenizer.all_special_ids),
+        )
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any, answer_next: bool) -> str:
+        """The text of a conversation."""
+        from jinja2 import TemplateError
+
+        if self._tokenizer.chat_template is None:
+            raise InputError(
+                f"the tokenizer of {self._where} has no chat template",
+                hint="Name one: --template FILE.jinja",
+                subject=self._where,
+            )
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(messages), tools=tools, tokenize=False, add_generation_prompt=answer_next
+                )
+            )
+        except TemplateError as error:
+            raise TemplateRefusal(f"the chat template says: {error}") from None
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without special tokens of its own."""
+        return [
+            found.ids for found in self._tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _load(model: Path) -> Any:
+    if not model.is_dir():
+        raise NotFound(
+            f"{model} is not a directory with a tokenizer", hint="Name a model's directory", subject=str(model)
+        )
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise MissingExtra("transformers", extra="train") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(f"{model} holds no tokenizer that can be loaded: {reason}", subject=str(model)) from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"the tokenizer of {model} has no tokenizer.json", hint="Save a fast tokenizer", subject=str(model)
+        )
+    return tokenizer
+
+
+def _read_template(path: Path) -> str:
+    with at_door(path):
+        return path.read_text(encoding="utf-8")
