@@ -55,7 +55,7 @@ def check(output: Path, _report: Mapping[str, Any]) -> Truth:
 
 def with_datakit(work: Work) -> None:
     """The public function, as shipped."""
-    from datakit import sync
+    from datakit.storage.sync import sync
 
     with work.timed():
         sync(work.values["url"], work.output / "shards")

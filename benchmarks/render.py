@@ -83,11 +83,7 @@ def _verdicts(result: Result) -> list[str]:
 def _small_print(result: Result) -> list[str]:
     on = "whole process" if result.ratio_on == "wall_s" else "work alone"
     where = result.machine
-    versions = "; ".join(
-        f"{arm.name}: {', '.join(f'{name} {version}' for name, version in arm.versions.items())}"
-        for arm in result.arms
-        if arm.versions
-    )
+    versions = dict.fromkeys(f"{name} {version}" for arm in result.arms for name, version in arm.versions.items())
     machine = (
         f"{where['cpu']}, {where['cores']} cores, {where['memory_bytes'] / 1024**3:.0f} GiB memory, {where['kernel']}, "
         f"output on {where['filesystem']}, Python {where['python']}, load {where['load_1min']} before the start"
@@ -95,10 +91,10 @@ def _small_print(result: Result) -> list[str]:
     repeats = len(result.arms[0].runs)
     return [
         f"Input: {result.input} ({result.size}). Page cache {result.page_cache}.",
-        f"Ratios and rate: {on}, median of {repeats} interleaved runs after a warm-up; lowest and highest in brackets.",
+        f"Ratios and rate: {on}, medians of interleaved runs (n = {repeats}) after a warm-up; lowest–highest in brackets.",
         *([result.note] if result.note else []),
         *(f"{arm.name}: {arm.note}" for arm in result.arms if arm.note),
-        f"Versions: {versions}.",
+        f"Versions: {', '.join(versions)}.",
         f"Machine: {machine}. {where['date'][:10]}, commit {result.commit[:12]}{_changes(result.commit)}.",
     ]
 

@@ -29,7 +29,8 @@ class Run:
         user_s: CPU seconds in user mode, descendants included.
         system_s: CPU seconds in the kernel, descendants included.
         peak_rss_bytes: Peak resident memory of its largest process, mapped files included.
-        flush_s: How long its output took afterwards to reach the disk (0 for an arm that had flushed it itself).
+        flush_s: How long its output took afterwards to reach the disk (next to 0 for an arm that had flushed it
+            itself); None for an arm that leaves no output.
         inner_s: The work alone as the arm timed it; None for an arm that cannot say.
         private_bytes: Resident memory at the end that is not a mapped file; None for an arm that cannot say.
     """
@@ -38,7 +39,7 @@ class Run:
     user_s: float
     system_s: float
     peak_rss_bytes: int
-    flush_s: float
+    flush_s: float | None = None
     inner_s: float | None = None
     private_bytes: int | None = None
 

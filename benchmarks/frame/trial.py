@@ -105,7 +105,7 @@ class Trial:
         check(arm, claim.check(output, report), expected=stage.expected, proof=proof)
         shutil.rmtree(output)
         own = {name: report.get(name) for name in ("inner_s", "private_bytes")}
-        return Run(**{**figures, **own, "flush_s": round(flush_s, 6)})
+        return Run(**{**figures, **own, "flush_s": flush_s})
 
     def _tell(self, arm: Arm, run: Run, *, turn: int, ratio_on: str) -> None:
         round_name = f"round {turn}/{self.repeats}" if turn else "warm-up"
@@ -171,14 +171,14 @@ def check(arm: Arm, truth: Truth, *, expected: Truth, proof: bool) -> None:
         raise BenchError(f"arm {arm.name} did other work than the rest:\n  it did    {truth}\n  wanted is {expected}")
 
 
-def flush(folder: Path) -> float:
-    """Force every file of a folder to disk; the seconds it took."""
+def flush(folder: Path) -> float | None:
+    """Force every file of a folder to disk; the seconds it took, None if there is no file."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
     started_s = time.perf_counter()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    return time.perf_counter() - started_s
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    return round(time.perf_counter() - started_s, 6) if paths else None
 
 
 def _report(stdout: Path) -> dict[str, Any]:
