@@ -91,7 +91,7 @@ def _small_print(result: Result) -> list[str]:
     repeats = len(result.arms[0].runs)
     return [
         f"Input: {result.input} ({result.size}). Page cache {result.page_cache}.",
-        f"Ratios and rate: {on}, medians of interleaved runs (n = {repeats}) after a warm-up; lowest–highest in brackets.",
+        f"Ratios and rate: {on}, medians of {repeats} interleaved runs after a warm-up, lowest–highest in brackets.",
         *([result.note] if result.note else []),
         *(f"{arm.name}: {arm.note}" for arm in result.arms if arm.note),
         f"Versions: {', '.join(versions)}.",
