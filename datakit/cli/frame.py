@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import errno
 import json as jsonlib
 import math
 import os
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from datakit.errors import DatakitError, NoSpace, NotAllowed, NotFound
+from datakit.errors import DatakitError
 
 if TYPE_CHECKING:
     from datakit.events import Event
@@ -203,15 +202,11 @@ def explain(error: BaseException) -> Problem:
 
 
 def _from_os(error: OSError) -> DatakitError | None:
-    """Words for an error of the operating system that no room translated."""
-    what = f"{error.filename or 'the system'}: {os.strerror(error.errno) if error.errno else error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(what, hint="Free some space, then run the same command again", subject=error.filename)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotAllowed(what, hint="Look at the permissions: ls -ld", subject=error.filename)
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return NotFound(what, hint="Look at the path", subject=error.filename)
-    return None
+    """Words for an error of the operating system that no room translated; None where it has none but its name."""
+    from datakit.storage.disk import translated
+
+    found = translated(error, "the system")
+    return None if type(found) is DatakitError else found
 
 
 def _keep_traceback(error: BaseException) -> str:
