@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Places = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PLACE]...", help="Paths and URLs to try, besides the stores of the settings."),
+    typer.Argument(metavar="PLACE", help="Paths and URLs to try, besides the stores of the settings."),
 ]
 Directory = Annotated[
     Path, typer.Option("--directory", metavar="DIR", help="Where the work will be done, for its free space.")
