@@ -1,0 +1,123 @@
+"""access: how to get into a store: address, credentials, addressing style.
+
+Options come from a named store of the settings, or from the environment variables and files that AWS's own tools read
+(`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `~/.aws/credentials`, ...). It promises that no secret stands
+in a repr. It does not refresh credentials; instance roles and web identities are found by the client library itself.
+
+Source of the names: "Environment variables" and "Configuration and credential file settings", AWS CLI user guide.
+"""
+
+from __future__ import annotations
+
+import configparser
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datakit.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How to reach one store.
+
+    Attributes:
+        url: What the store is called: `s3://bucket` or `s3://bucket/prefix`. URLs that begin with it use these options,
+            and `NAME://x` means `url/x` for a store that is named NAME in the settings.
+        endpoint_url: Address of the service where it is not AWS. `http://` is accepted because it was written out.
+        region: Region of the bucket.
+        access_key_id: Who.
+        secret_access_key: The secret; masked in every repr.
+        session_token: The token of temporary credentials; masked.
+        virtual_hosted: Bucket in the host name instead of the path: Aliyun OSS and Tencent COS refuse the path style.
+        anonymous: Sign nothing: public buckets.
+    """
+
+    url: str | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    virtual_hosted: bool = False
+    anonymous: bool = False
+
+    def __post_init__(self) -> None:
+        if self.url is not None and "://" not in self.url:
+            raise UsageError(f"{self.url!r} is not the URL of a store", hint="Write url: s3://bucket", subject=self.url)
+        if self.endpoint_url is not None and not self.endpoint_url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"endpoint_url {self.endpoint_url!r} needs http:// or https:// in front", subject=self.endpoint_url
+            )
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise UsageError("access_key_id and secret_access_key come together", hint="Set both, or neither")
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> StoreOptions:
+        """The options that AWS's own tools would find, except instance roles.
+
+        Args:
+            env: The environment; its `HOME` leads to the shared files.
+        """
+        profile = _profile(env)
+        key = env.get("AWS_ACCESS_KEY_ID") or None
+        source: Mapping[str, str] = (
+            env if key else {f"AWS_{name.upper()[4:]}": value for name, value in profile.items()}
+        )
+        return cls(
+            endpoint_url=env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url"),
+            region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region"),
+            access_key_id=source.get("AWS_ACCESS_KEY_ID"),
+            secret_access_key=source.get("AWS_SECRET_ACCESS_KEY"),
+            session_token=source.get("AWS_SESSION_TOKEN") or None,
+            virtual_hosted=env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true"),
+            anonymous=env.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true"),
+        )
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables from which `from_environment` reads these options; so a child process is told without files."""
+        values = {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_REGION": self.region,
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_SESSION_TOKEN": self.session_token,
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true" if self.virtual_hosted else None,
+            "AWS_SKIP_SIGNATURE": "true" if self.anonymous else None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def over(self, fallback: StoreOptions) -> StoreOptions:
+        """These options, with the fallback's where nothing was set; credentials come whole from one of the two."""
+        who = fallback if self.access_key_id is None and not self.anonymous else self
+        return dataclasses.replace(
+            self,
+            endpoint_url=self.endpoint_url or fallback.endpoint_url,
+            region=self.region or fallback.region,
+            access_key_id=who.access_key_id,
+            secret_access_key=who.secret_access_key,
+            session_token=who.session_token,
+        )
+
+
+def _profile(env: Mapping[str, str]) -> dict[str, str]:
+    """The chosen profile of the shared files (`aws_access_key_id`, `region`, ...); empty where there is none."""
+    home = env.get("HOME")
+    if home is None:
+        return {}
+    name = env.get("AWS_PROFILE") or "default"
+    files = {
+        Path(env.get("AWS_CONFIG_FILE") or f"{home}/.aws/config"): name if name == "default" else f"profile {name}",
+        Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials"): name,
+    }
+    found: dict[str, str] = {}
+    for path, section in files.items():
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path, encoding="utf-8")
+        except configparser.Error as error:
+            raise UsageError(f"{path} cannot be read: {type(error).__name__}", subject=str(path)) from None
+        if parser.has_section(section):
+            found.update(parser.items(section))
+    return found

@@ -1,0 +1,291 @@
+"""compare: what two places hold, and what has to move for the second to hold what the first does.
+
+A place with a manifest is a commit, and its manifest alone says what belongs to it. Other places are files, compared by
+size and checksum, never by time. Nothing is changed here, and local files are read only where no listing can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from datakit.data.digest import FileEntry
+from datakit.data.manifest import MANIFEST_NAME, Manifest
+from datakit.errors import IntegrityError, NotFound, Refused
+from datakit.storage import disk, etags
+from datakit.storage.commit import check_member, read_manifest, verify_file
+from datakit.storage.objects import Store
+from datakit.storage.store import Location
+
+Kind: TypeAlias = Literal["commit", "files"]
+Verdict: TypeAlias = Literal["whole", "absent", "damaged"]
+Locate: TypeAlias = Callable[[str], Path | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One file of a place: its name there, its size, the tag of its version, and its digests if a manifest has them."""
+
+    name: str
+    bytes: int
+    etag: str | None = None
+    entry: FileEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a place holds.
+
+    Attributes:
+        kind: A commit, or files.
+        items: Name to item; of a commit, its members.
+        manifest: The manifest of a commit.
+        manifest_etag: Its version in a store.
+        single: Whether the place is itself one file or object.
+    """
+
+    kind: Kind
+    items: Mapping[str, Item]
+    manifest: Manifest | None = None
+    manifest_etag: str | None = None
+    single: bool = False
+
+
+@dataclass(slots=True)
+class Difference:
+    """What has to move, what stays, and what the destination holds besides."""
+
+    move: list[Item] = field(default_factory=list)
+    keep: list[Item] = field(default_factory=list)
+    extra: list[Item] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+def look_at_source(place: Location, store: Store) -> Holding:
+    """What is to be brought to the destination.
+
+    Args:
+        place: Where it is.
+        store: Its store, asked with patience.
+
+    Raises:
+        NotFound: Nothing is there.
+    """
+    if place.path is not None:
+        return _look_at_path(place)
+    committed = look_for_manifest(place, store)
+    if committed is not None:
+        return committed
+    items = listed(place, store)
+    if items:
+        return Holding("files", _with_entries(place, store, items))
+    if place.prefix:
+        try:
+            info = store.head(place.prefix)
+        except NotFound:
+            pass
+        else:
+            name = place.prefix.rpartition("/")[2]
+            return Holding("files", {name: Item(name, info.bytes, info.etag)}, single=True)
+    raise NotFound(f"nothing is at {place.url}", hint="Check the spelling, and what was put there", subject=place.url)
+
+
+def look_for_manifest(place: Location, store: Store) -> Holding | None:
+    """The commit at a place in a store, by one request; None when there is none.
+
+    Raises:
+        NotFound: The bucket is not there.
+    """
+    try:
+        blob = store.fetch(place.key(MANIFEST_NAME))
+    except NotFound as error:
+        if error.subject == place.store.url:
+            raise
+        return None
+    return _committed(Manifest.from_bytes(blob.data), blob.info.etag)
+
+
+def look_for_manifest_here(path: Path) -> Holding | None:
+    """The commit in a local directory; None when there is none."""
+    return _committed(read_manifest(path), None) if (path / MANIFEST_NAME).is_file() else None
+
+
+def listed(place: Location, store: Store) -> dict[str, Item]:
+    """All files below a place, by listing it."""
+    top = f"{place.prefix}/" if place.prefix else ""
+    return {
+        info.key.removeprefix(top): Item(info.key.removeprefix(top), info.bytes, info.etag)
+        for info in store.list(place.prefix)
+        # keys that end in a slash are the folders of consoles: empty, and no file could have their name
+        if info.key.startswith(top) and not info.key.endswith("/")
+    }
+
+
+def _look_at_path(place: Location) -> Holding:
+    path = place.path
+    assert path is not None
+    if path.is_file():
+        return Holding("files", {path.name: Item(path.name, path.stat().st_size)}, single=True)
+    if not path.is_dir():
+        raise NotFound(f"{path} is not there", subject=str(path))
+    if (path / MANIFEST_NAME).is_file():
+        return _committed(read_manifest(path), None)
+    items = listed(place, place.store)
+    if not items:
+        raise NotFound(f"{path} is empty", hint="Name a directory that holds files", subject=str(path))
+    return Holding("files", _with_entries(place, place.store, items))
+
+
+def _committed(manifest: Manifest, etag: str | None) -> Holding:
+    for entry in manifest.members:
+        check_member(entry.name)
+    items = {entry.name: Item(entry.name, entry.bytes, entry=entry) for entry in manifest.members}
+    return Holding("commit", items, manifest=manifest, manifest_etag=etag)
+
+
+def _with_entries(place: Location, store: Store, items: dict[str, Item]) -> dict[str, Item]:
+    """Files below which commits lie (the splits of a dataset): their manifests speak for their members."""
+    for name in [name for name in items if name.endswith(f"/{MANIFEST_NAME}")]:
+        folder = name.removesuffix(MANIFEST_NAME)
+        manifest = Manifest.from_bytes(store.fetch(place.key(name)).data)
+        for entry in manifest.members:
+            check_member(entry.name)
+            item = items.get(folder + entry.name)
+            if item is None or item.bytes != entry.bytes:
+                raise IntegrityError(f"{place.url}/{folder}{entry.name} is not what {name} says", subject=entry.name)
+            items[item.name] = Item(item.name, item.bytes, item.etag, entry)
+    return items
+
+
+def compare_commits(
+    source: Holding,
+    destination: Holding | None,
+    here: Mapping[str, Item],
+    *,
+    original: Locate,
+    copy: Locate,
+    repair: bool,
+) -> Difference:
+    """What of a commit has to move.
+
+    Args:
+        source: The commit.
+        destination: The commit at the destination, or None.
+        here: What lies at the destination, by listing or by looking.
+        original: Gives the path of a member of the source, or None where that is not local.
+        copy: The same for the destination.
+        repair: Whether local members that the manifest vouches for are read, and fetched again when damaged.
+
+    Raises:
+        Refused: The destination is another commit, or holds other bytes under a member's name.
+    """
+    assert source.manifest is not None
+    old = _renewable(source.manifest, destination)
+    difference = Difference()
+    for name, item in source.items.items():
+        vouched = old.get(name)
+        entry = item.entry
+        assert entry is not None
+        if vouched is not None and vouched.sha256 != entry.sha256:
+            raise Refused(
+                f"{name} would get other bytes under its name (sha256 {vouched.sha256[:12]} to {entry.sha256[:12]})",
+                hint="Choose another destination, or remove the old commit first",
+                subject=name,
+            )
+        there, path = here.get(name), copy(name)
+        if there is None:
+            verdict: Verdict = "absent"
+        elif path is not None:
+            verdict = _file_here(path, there, entry, vouched=vouched is not None, repair=repair)
+        else:
+            verdict = _object_here(there, entry, original(name), vouched=vouched is not None)
+        (difference.keep if verdict == "whole" else difference.move).append(item)
+        if verdict == "damaged":
+            difference.damaged.append(name)
+    difference.extra = [item for name, item in here.items() if name not in source.items and name != MANIFEST_NAME]
+    return difference
+
+
+def _renewable(manifest: Manifest, destination: Holding | None) -> dict[str, FileEntry]:
+    if destination is None or destination.manifest is None:
+        return {}
+    old = destination.manifest
+    if (old.kind, old.name) != (manifest.kind, manifest.name):
+        raise Refused(
+            f"the destination holds the {old.kind} {old.name}, not the {manifest.kind} {manifest.name}",
+            hint="Choose another destination, or remove the old commit first",
+            subject=old.name,
+        )
+    return {entry.name: entry for entry in old.members}
+
+
+def _file_here(path: Path, item: Item, entry: FileEntry, *, vouched: bool, repair: bool) -> Verdict:
+    if vouched and not repair:
+        return "whole" if item.bytes == entry.bytes else "damaged"
+    try:
+        if item.bytes == entry.bytes:
+            verify_file(path, entry)
+            return "whole"
+    except IntegrityError:
+        pass
+    if vouched:
+        return "damaged"
+    raise _in_the_way(str(path))
+
+
+def _object_here(item: Item, entry: FileEntry, original: Path | None, *, vouched: bool) -> Verdict:
+    if item.bytes == entry.bytes:
+        if vouched or etags.same(item.etag, etags.single(entry.md5)):
+            return "whole"
+        if etags.part_sizes(item.etag, item.bytes) != (0,):
+            # put in parts by a run that was killed before its manifest; where its tag cannot tell, it is put again
+            return "whole" if original is not None and etags.matches(original, item.etag) else "absent"
+    raise _in_the_way(item.name)
+
+
+def _in_the_way(where: str) -> Refused:
+    return Refused(
+        f"{where} is in the way: it has other bytes, and no manifest there names it",
+        hint="Choose another destination, or move it away",
+        subject=where,
+    )
+
+
+def compare_files(source: Holding, here: Mapping[str, Item], *, original: Locate, copy: Locate) -> Difference:
+    """What of a folder of files has to move: what differs in size or checksum, and what no checksum can tell.
+
+    Args:
+        source: The files.
+        here: What lies at the destination.
+        original: Gives the path of a file of the source, or None where that is not local.
+        copy: The same for the destination.
+    """
+    difference = Difference()
+    for name, item in source.items.items():
+        there = here.get(name)
+        same = there is not None and there.bytes == item.bytes and _same_file(item, there, original(name), copy(name))
+        (difference.keep if same else difference.move).append(item)
+    difference.extra = [item for name, item in here.items() if name not in source.items]
+    return difference
+
+
+def _same_file(item: Item, there: Item, original: Path | None, copy: Path | None) -> bool:
+    if copy is None and original is None:
+        return etags.same(item.etag, there.etag)
+    if copy is not None and original is not None:
+        return disk.hash_file(copy).sha256 == disk.hash_file(original).sha256
+    if copy is not None:
+        if item.entry is not None:
+            return disk.hash_file(copy).sha256 == item.entry.sha256
+        return etags.matches(copy, item.etag) is True
+    assert original is not None
+    if item.entry is not None and etags.same(there.etag, etags.single(item.entry.md5)):
+        return True
+    return etags.matches(original, there.etag) is True
+
+
+def total_bytes(items: Iterable[Item]) -> int:
+    """Bytes of these items together."""
+    return sum(item.bytes for item in items)

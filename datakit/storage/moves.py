@@ -1,0 +1,332 @@
+"""moves: the plan of a sync: what a place holds against what another holds, as a value that can be printed and run.
+
+Planning asks few questions: for a commit one GET of its manifest at each remote end, and a listing only when the two
+differ; for files one listing at each remote end. It changes nothing, and it refuses here what must not be begun:
+another commit at the destination, more deletions than allowed, too small a disk or budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import NoSpace, NotFound, Refused, UsageError
+from datakit.storage import disk
+from datakit.storage.access import StoreOptions
+from datakit.storage.compare import (
+    Difference,
+    Holding,
+    Item,
+    Kind,
+    compare_commits,
+    compare_files,
+    listed,
+    look_at_source,
+    look_for_manifest,
+    look_for_manifest_here,
+    total_bytes,
+)
+from datakit.storage.objects import LocalStore, Store
+from datakit.storage.partial import partial_bytes
+from datakit.storage.retry import Pace, PatientStore
+from datakit.storage.store import Location, open_location
+from datakit.storage.transfer import Knobs
+from datakit.units import format_bytes, parse_bytes
+
+Verb: TypeAlias = Literal["fetch", "put", "keep", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """How `sync` moves bytes.
+
+    Attributes:
+        part_size: Bytes of one request, a multiple of 16 MiB.
+        concurrency: Requests under way at once.
+        window: Bytes in memory at once.
+        retries: Tries beyond the first for one request.
+        durability: `auto` puts checkpoints, adapters and models onto the disk before their names appear; datasets and
+            files, which can be fetched again, may still be in the disk's cache. `always` and `never` say it for all.
+    """
+
+    part_size: str | int = "16MiB"
+    concurrency: int = 16
+    window: str | int = "256MiB"
+    retries: int = 6
+    durability: Literal["auto", "always", "never"] = "auto"
+
+    def __post_init__(self) -> None:
+        self.knobs(durable=True)
+
+    def knobs(self, *, durable: bool) -> Knobs:
+        """The engine's own form of these settings."""
+        return Knobs(
+            part_bytes=parse_bytes(self.part_size),
+            connections=self.concurrency,
+            window_bytes=parse_bytes(self.window),
+            retries=self.retries,
+            durable=durable,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a plan."""
+
+    verb: Verb
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """What a run will do; print it, or run it.
+
+    Attributes:
+        source: From where.
+        destination: To where.
+        kind: A commit, or files.
+        name: The commit's name, or None.
+        actions: Every file that moves, stays or goes, by name.
+        bytes_to_move: Bytes of those that move.
+        requests: Requests that the run will make, besides those that planning made; retries come on top.
+        damaged: Local members that were found damaged and are fetched again.
+    """
+
+    source: str
+    destination: str
+    kind: Kind
+    name: str | None
+    actions: tuple[Action, ...]
+    bytes_to_move: int
+    requests: int
+    damaged: tuple[str, ...]
+    settings: SyncSettings
+    held: Holding = field(repr=False)
+    moves: tuple[Item, ...] = field(repr=False)
+    origin: Location = field(repr=False)
+    target: Location = field(repr=False)
+    manifest_etag: str | None = field(repr=False)
+    has_manifest: bool = field(repr=False)
+    up_to_date: bool = field(repr=False)
+
+    def original(self, name: str) -> Path | None:
+        """Path of a file of the source where that is local."""
+        return _locate(self.origin, name, single=self.held.single)
+
+    def key(self, name: str) -> str:
+        """Key of a file in the source's store."""
+        return self.origin.prefix if self.held.single else self.origin.key(name)
+
+    def count(self, verb: Verb) -> int:
+        """Actions of one kind."""
+        return sum(action.verb == verb for action in self.actions)
+
+
+def plan_sync(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    settings: SyncSettings | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+    budget: str | int | None = None,
+    delete: bool = False,
+    max_delete: int | None = None,
+    repair: bool = False,
+) -> SyncPlan:
+    """Look at both places and say what has to move; arguments and errors as in `sync.sync`."""
+    settings = settings or SyncSettings()
+    origin, target = open_location(source, stores=stores), open_location(destination, stores=stores)
+    if delete and max_delete is None:
+        raise UsageError("--delete needs a bound", hint="Say how many files may go: --delete --max-delete 10")
+    if origin.url == target.url:
+        raise UsageError(f"{source} and {destination} are the same place")
+    held = look_at_source(origin, patient(origin, settings))
+    if held.single:
+        held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
+    view = _View(held, origin, target, patient(target, settings))
+    committed = view.committed()
+    if committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None):
+        whole = target.path is None or all(_is_there(target, item) for item in held.items.values())
+        if whole:
+            return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
+    here = view.here()
+    difference = view.compare(committed, here, repair=repair)
+    extra = difference.extra if delete else []
+    if len(extra) > (max_delete or 0):
+        names = ", ".join(item.name for item in extra[:3])
+        raise Refused(
+            f"{len(extra)} files would be deleted, more than --max-delete {max_delete} (first: {names})",
+            hint="Look at them with --dry-run and a larger --max-delete",
+        )
+    plan = _plan(view, difference, extra, settings, committed)
+    _check_room(plan, used_bytes=total_bytes(here.values()), budget=None if budget is None else parse_bytes(budget))
+    return plan
+
+
+def patient(place: Location, settings: SyncSettings) -> Store:
+    """A place's store, asked with the patience of the settings."""
+    return PatientStore(place.store, pace=Pace(retries=settings.retries))
+
+
+def _single(held: Holding, origin: Location, target: Location, *, into: bool) -> tuple[Holding, Location, Location]:
+    """One file: it goes into a folder under its own name, or to the name that was given."""
+    (item,) = held.items.values()
+    if origin.path is not None:
+        origin = Location(LocalStore(origin.path.parent), origin.path.name)
+    name = item.name
+    if not (into or (target.path is not None and target.path.is_dir())):
+        if target.path is not None:
+            folder, name = Location(LocalStore(target.path.parent)), target.path.name
+        else:
+            prefix, _, name = target.prefix.rpartition("/")
+            folder = Location(target.store, prefix)
+        if not name:
+            raise UsageError(f"{target.url} names no object", hint=f"Write {target.url}/NAME", subject=target.url)
+        target = folder
+    return Holding("files", {name: replace(item, name=name)}, single=True), origin, target
+
+
+def _locate(place: Location, name: str, *, single: bool) -> Path | None:
+    return None if place.path is None else place.path if single else place.path / name
+
+
+def _is_there(place: Location, item: Item) -> bool:
+    path = place.path
+    return path is not None and (path / item.name).is_file() and (path / item.name).stat().st_size == item.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Both places while a plan is made."""
+
+    held: Holding
+    origin: Location
+    target: Location
+    store: Store
+
+    def committed(self) -> Holding | None:
+        """The commit at the destination, if a commit goes there; files are refused where one stands."""
+        path = self.target.path
+        if path is not None:
+            if path.exists() and not path.is_dir():
+                raise Refused(f"{path} is not a directory", hint="Name another destination", subject=str(path))
+            found = look_for_manifest_here(path)
+        else:
+            found = look_for_manifest(self.target, self.store) if self.held.kind == "commit" else None
+        if found is not None and self.held.kind == "files":
+            raise self._occupied()
+        return found
+
+    def here(self) -> dict[str, Item]:
+        """Everything that lies at the destination; of one file's destination, only that file."""
+        if self.held.single:
+            (item,) = self.held.items.values()
+            return self._one(item)
+        path = self.target.path
+        if path is not None and not path.is_dir():
+            return {}
+        items = listed(self.target, self.store)
+        if self.held.kind == "files" and MANIFEST_NAME in items and MANIFEST_NAME not in self.held.items:
+            raise self._occupied()
+        if path is not None:
+            # a listing leaves dot files out; members may have such names
+            names = [name for name in self.held.items if name not in items and (path / name).is_file()]
+            items.update((name, Item(name, (path / name).stat().st_size)) for name in names)
+        return items
+
+    def compare(self, committed: Holding | None, here: Mapping[str, Item], *, repair: bool) -> Difference:
+        """What has to move."""
+
+        def original(name: str) -> Path | None:
+            return _locate(self.origin, name, single=self.held.single)
+
+        def copy(name: str) -> Path | None:
+            return _locate(self.target, name, single=False)
+
+        if self.held.kind == "commit":
+            return compare_commits(self.held, committed, here, original=original, copy=copy, repair=repair)
+        return compare_files(self.held, here, original=original, copy=copy)
+
+    def _one(self, item: Item) -> dict[str, Item]:
+        try:
+            info = self.store.head(self.target.key(item.name))
+        except NotFound as error:
+            if self.target.path is None and error.subject == self.target.store.url:
+                raise
+            return {}
+        return {item.name: Item(item.name, info.bytes, info.etag)}
+
+    def _occupied(self) -> Refused:
+        return Refused(
+            f"{self.target.url} holds a commit, and the source is not one",
+            hint="Choose another destination",
+            subject=self.target.url,
+        )
+
+
+def _plan(
+    view: _View,
+    difference: Difference,
+    extra: Sequence[Item],
+    settings: SyncSettings,
+    committed: Holding | None,
+    *,
+    up_to_date: bool = False,
+) -> SyncPlan:
+    held, target = view.held, view.target
+    has_manifest = held.manifest is None or (committed is not None and committed.manifest == held.manifest)
+    verb: Verb = "put" if target.path is None else "fetch"
+    steps = [(verb, difference.move), ("keep", difference.keep), ("delete", extra)]
+    actions = [Action(each, item.name, item.bytes) for each, items in steps for item in items]
+    knobs = settings.knobs(durable=True)
+    return SyncPlan(
+        source=view.origin.url,
+        destination=target.url,
+        kind=held.kind,
+        name=held.manifest.name if held.manifest else None,
+        actions=tuple(sorted(actions, key=lambda action: action.name)),
+        bytes_to_move=total_bytes(difference.move),
+        requests=0 if up_to_date else _num_requests(view, difference.move, len(extra) + (not has_manifest), knobs),
+        damaged=tuple(difference.damaged),
+        settings=settings,
+        held=held,
+        moves=tuple(difference.move),
+        origin=view.origin,
+        target=target,
+        manifest_etag=committed.manifest_etag if committed else None,
+        has_manifest=has_manifest,
+        up_to_date=up_to_date,
+    )
+
+
+def _num_requests(view: _View, moves: Sequence[Item], num_others: int, knobs: Knobs) -> int:
+    parts = [-(-item.bytes // knobs.part_bytes) for item in moves]
+    gets = sum(parts) if view.origin.path is None else 0
+    puts = sum(1 if count <= 1 else count + 2 for count in parts) if view.target.path is None else 0
+    return gets + puts + (num_others if view.target.path is None else 0)
+
+
+def _check_room(plan: SyncPlan, *, used_bytes: int, budget: int | None) -> None:
+    if budget is not None and used_bytes + plan.bytes_to_move > budget:
+        more = format_bytes(plan.bytes_to_move)
+        raise NoSpace(
+            f"{plan.destination} holds {format_bytes(used_bytes)} and would get {more} more, "
+            f"over its budget of {format_bytes(budget)}",
+            hint="Free some of it, or allow more with --budget",
+            subject=plan.destination,
+        )
+    path = plan.target.path
+    if path is None:
+        return
+    here_bytes = partial_bytes(path / item.name for item in plan.moves)
+    free = disk.free_bytes(path)
+    if plan.bytes_to_move - here_bytes > free:
+        raise NoSpace(
+            f"{path} needs {format_bytes(plan.bytes_to_move - here_bytes)} and its disk has {format_bytes(free)} left",
+            hint="Free some space or choose another place, then run the same command again",
+            subject=str(path),
+        )

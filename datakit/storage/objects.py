@@ -1,0 +1,177 @@
+"""objects: what the engine needs of a place for bytes, and a local directory that gives it.
+
+A store holds objects under keys. Reads name their range and, where it matters, the version they want; nothing here
+retries (that is `retry`) or verifies contents (that is `transfer`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from datakit.data.digest import Buffer
+from datakit.errors import UsageError
+from datakit.storage import disk
+from datakit.storage.answers import already_there, changed
+from datakit.storage.counts import RequestCounts
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object: its key, its size, and the tag of its version (None where the store gives none)."""
+
+    key: str
+    bytes: int
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A small object, read whole by one request."""
+
+    info: ObjectInfo
+    data: bytes
+
+
+Chunks: TypeAlias = Callable[[], Iterable[bytes]]
+"""Gives the body of an upload from its beginning, each time it is called."""
+
+
+class Store(Protocol):
+    """What the engine needs of a place for bytes. Keys are `/`-separated; every method may be called from any thread.
+
+    Every method raises the errors of `datakit.errors`: NotFound (object or bucket), NotAllowed, StoreUnavailable (worth
+    another try), Refused (the object is not the version that was asked for, or is there already).
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests made so far."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """What is known of an object without reading it."""
+        ...
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """All objects below a prefix (`""` or a folder), sorted by key."""
+        ...
+
+    def fetch(self, key: str) -> Blob:
+        """A small object whole, with its version."""
+        ...
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+        """Exactly the bytes from `start` to `stop`, of the version `etag` when one is given."""
+        ...
+
+    def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
+        """Put a small object by one request; only if there is none (`create`), or only over a version (`replaces`)."""
+        ...
+
+    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
+        """Put a large object in parts of `part_bytes`, several at a time."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; none there is fine."""
+        ...
+
+
+class LocalStore:
+    """A directory as a store; a file's version is its size, time and inode."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+
+    @property
+    def url(self) -> str:
+        """The directory."""
+        return str(self.root)
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Nobody charges for system calls."""
+        return RequestCounts()
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and version of a file."""
+        path = self._path(key)
+        with disk.at_door(path):
+            return _local_info(key, os.stat(path))
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """All files below a directory, without those that a dot hides."""
+        top = self._path(prefix) if prefix else self.root
+        with disk.at_door(top):
+            # dot files are ours (temporaries, locks) or the user's own secrets: neither belongs to the data
+            found = [
+                _local_info(path.relative_to(self.root).as_posix(), path.stat())
+                for path in top.rglob("*")
+                if path.is_file() and not any(step.startswith(".") for step in path.relative_to(top).parts)
+            ]
+        return sorted(found, key=lambda info: info.key)
+
+    def fetch(self, key: str) -> Blob:
+        """A file whole."""
+        path = self._path(key)
+        with disk.at_door(path), open(path, "rb") as file:
+            data = file.read()
+            return Blob(_local_info(key, os.fstat(file.fileno())), data)
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+        """Bytes of a file, checked to be of the version that was asked for after they were read."""
+        path = self._path(key)
+        with disk.at_door(path), open(path, "rb", buffering=0) as file:
+            data = bytearray(stop - start)
+            view = memoryview(data)
+            count = 0
+            while count < len(view) and (got := os.preadv(file.fileno(), [view[count:]], start + count)):
+                count += got
+            info = _local_info(key, os.fstat(file.fileno()))
+        if etag not in (None, info.etag) or count < len(view):
+            raise changed(f"{self.url}/{key}")
+        return data
+
+    def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
+        """Put a file in one step."""
+        path = self._path(key)
+        if create and path.exists():
+            raise already_there(f"{self.url}/{key}")
+        if replaces is not None and self.head(key).etag != replaces:
+            raise changed(f"{self.url}/{key}")
+        disk.make_dirs(path.parent)
+        disk.write_atomic(path, data)
+        return self.head(key)
+
+    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:  # noqa: ARG002 -- a local file has neither
+        """Put a file piece by piece, in one step at the end."""
+        path = self._path(key)
+        disk.make_dirs(path.parent)
+        with disk.atomic_file(path) as file:
+            for chunk in chunks():
+                file.write(chunk)
+        return self.head(key)
+
+    def delete(self, key: str) -> None:
+        """Remove a file; none there is fine."""
+        path = self._path(key)
+        with disk.at_door(path):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        if key.startswith("/") or any(step in ("", ".", "..") for step in key.split("/")):
+            raise UsageError(f"{key!r} does not stay inside {self.root}", subject=key)
+        return self.root / key
+
+
+def _local_info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}")

@@ -1,0 +1,140 @@
+"""retry: how patient we are with a store, and a store that is asked with that patience.
+
+Only trouble of the way is tried again (no connection, a time-out, a body that broke off, 429, 5xx), with full jitter, a
+bounded number of times. A store that has never answered is given up after a few seconds; one that says it is busy slows
+down everyone who shares the pace, not only the request that it said it to.
+
+Source of the jitter: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from datakit.data.digest import Buffer
+from datakit.errors import Interrupted, StoreUnavailable
+from datakit.storage.answers import Throttled
+from datakit.storage.counts import RequestCounts
+from datakit.storage.objects import Blob, Chunks, ObjectInfo, Store
+
+T = TypeVar("T")
+
+FIRST_DELAY_S = 0.2
+LONGEST_DELAY_S = 10.0
+"""Six tries wait 0.2 + 0.4 + ... + 6.4 = 12.6 s at most: a store recovers in that time or is in real trouble."""
+
+CONTACT_RETRIES = 2
+"""Tries beyond the first while the store has never answered: a wrong endpoint should be said in seconds."""
+
+
+class Pace:
+    """Patience that is shared by all requests to one store.
+
+    Args:
+        retries: Tries beyond the first for one request.
+        fraction: Gives numbers from 0 to 1, for the jitter.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        *,
+        retries: int,
+        fraction: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._retries = retries
+        self._fraction = fraction
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._answered = False
+        self._resume_at = 0.0
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Let nobody wait any longer: requests that would wait or be tried again raise Interrupted."""
+        self._stopped.set()
+
+    def call(self, act: Callable[[], T]) -> T:
+        """Do something, again if need be.
+
+        Raises:
+            StoreUnavailable: It failed as often as the patience allows.
+            Interrupted: The pace was stopped meanwhile.
+        """
+        attempt = 0
+        while True:
+            self._wait(self._resume_at - self._clock())
+            try:
+                result = act()
+            except StoreUnavailable as error:
+                throttled = isinstance(error, Throttled)
+                self._answered = self._answered or throttled
+                if attempt >= (self._retries if self._answered else min(self._retries, CONTACT_RETRIES)):
+                    if throttled:
+                        raise StoreUnavailable(error.message, hint=error.hint, subject=error.subject) from error
+                    raise
+                delay_s = self._fraction() * min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**attempt)
+                if throttled:
+                    with self._guard:
+                        self._resume_at = max(self._resume_at, self._clock() + delay_s)
+                else:
+                    self._wait(delay_s)
+                attempt += 1
+            else:
+                self._answered = True
+                return result
+
+    def _wait(self, delay_s: float) -> None:
+        if self._stopped.is_set() or (delay_s > 0 and self._stopped.wait(delay_s)):
+            raise Interrupted("the transfer was stopped", hint="Run the same command again: it continues")
+
+
+class PatientStore:
+    """A store whose every request has the patience of a pace."""
+
+    def __init__(self, store: Store, *, pace: Pace) -> None:
+        self._store = store
+        self._pace = pace
+
+    @property
+    def url(self) -> str:
+        """Of the store behind it."""
+        return self._store.url
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Of the store behind it: each try counts."""
+        return self._store.requests
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `Store.head`."""
+        return self._pace.call(lambda: self._store.head(key))
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """See `Store.list`."""
+        return self._pace.call(lambda: self._store.list(prefix))
+
+    def fetch(self, key: str) -> Blob:
+        """See `Store.fetch`."""
+        return self._pace.call(lambda: self._store.fetch(key))
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+        """See `Store.read`."""
+        return self._pace.call(lambda: self._store.read(key, start=start, stop=stop, etag=etag))
+
+    def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
+        """See `Store.write`."""
+        return self._pace.call(lambda: self._store.write(key, data, create=create, replaces=replaces))
+
+    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
+        """See `Store.upload`; it is tried again from the beginning."""
+        return self._pace.call(lambda: self._store.upload(key, chunks, part_bytes=part_bytes, connections=connections))
+
+    def delete(self, key: str) -> None:
+        """See `Store.delete`."""
+        self._pace.call(lambda: self._store.delete(key))

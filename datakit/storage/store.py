@@ -1,0 +1,289 @@
+"""store: object storage behind the protocol of `objects`, and the place that a path or a URL names; obstore's door.
+
+Promises: requests are counted by class as they are made; a read gets exactly the bytes of the version that it asked
+for, or an error; whatever obstore says leaves as an error of ours, with a sentence and without a secret.
+
+obstore hangs in a forked child, so it is imported here alone, inside functions, and a child that was forked from a
+process that had used a store is refused instead of hanging.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datakit.data.digest import Buffer
+from datakit.errors import DatakitError, IntegrityError, MissingExtra, StoreUnavailable, UsageError
+from datakit.storage.access import StoreOptions
+from datakit.storage.answers import translated
+from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store
+
+__all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "open_location"]
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ObjectStore
+
+SCHEMES = ("s3", "gs", "az")
+"""URL schemes that obstore carries."""
+
+LIST_PAGE = 1000
+"""Objects in one answer to a LIST request, the most that S3 gives."""
+
+CONNECT_TIMEOUT_S = 3
+"""A reachable endpoint answers a TCP connect in well under a second; three allow for one lost SYN (RFC 6298)."""
+
+READ_TIMEOUT_S = 20
+"""A body that brings no byte for so long is stalled. boto3 waits 60 s, s3fs 15 s, obstore's stream 30 s."""
+
+REQUEST_TIMEOUT_S = 900
+"""A bound on one request however well it moves: a 16 MiB part at 20 kB/s."""
+
+
+class ObstoreStore:
+    """A bucket of S3 (or what speaks like it), Google Cloud Storage or Azure.
+
+    Args:
+        url: `s3://bucket`, without a prefix.
+        options: How to reach it; for `gs://` and `az://` the environment variables of their own tools count instead.
+    """
+
+    def __init__(self, url: str, *, options: StoreOptions) -> None:
+        self._url = url
+        self._options = options
+        self._meter = Meter()
+        self._client: ObjectStore | None = None
+        self._guard = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return self._url
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests made so far."""
+        return self._meter.counts
+
+    def head(self, key: str) -> ObjectInfo:
+        """One HEAD."""
+        import obstore
+
+        with self._door(key) as client:
+            self._meter.add(head=1)
+            return _info(key, obstore.head(client, key))
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """One LIST for each thousand objects."""
+        import obstore
+
+        found: dict[str, ObjectInfo] = {}
+        with self._door(prefix) as client:
+            self._meter.add(list=1)
+            for number, page in enumerate(obstore.list(client, prefix or None, chunk_size=LIST_PAGE)):
+                self._meter.add(list=min(number, 1))
+                # by key, because stores have been seen to repeat objects at page borders, and to give them unsorted
+                found.update((meta["path"], _info(meta["path"], meta)) for meta in page)
+        return [found[key] for key in sorted(found)]
+
+    def fetch(self, key: str) -> Blob:
+        """One GET."""
+        import obstore
+
+        with self._door(key) as client:
+            self._meter.add(get=1)
+            result = obstore.get(client, key)
+            data = bytes(result.bytes())
+            self._meter.add(bytes_in=len(data))
+            return Blob(_info(key, result.meta), data)
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+        """One ranged GET, with If-Match when a version is given."""
+        import obstore
+
+        if stop <= start:
+            return b""  # a range request for no byte is an error in HTTP
+        with self._door(key) as client:
+            self._meter.add(get=1)
+            options: GetOptions = {"range": (start, stop)}
+            if etag is not None:
+                options["if_match"] = etag
+            result = obstore.get(client, key, options=options)
+            data = memoryview(result.bytes())
+            self._meter.add(bytes_in=data.nbytes)
+            if result.meta["size"] < stop:
+                short = f"{self._url}/{key} holds {result.meta['size']} bytes, it should hold {stop} at least"
+                raise IntegrityError(short, hint="It was replaced, or is not whole", subject=key)
+            if tuple(result.range) != (start, stop) or data.nbytes != stop - start:
+                got = f"bytes {result.range[0]} to {result.range[1]} ({data.nbytes} of them)"
+                raise StoreUnavailable(f"{self._url}/{key}: asked for bytes {start} to {stop}, got {got}")
+            return data
+
+    def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
+        """One PUT, with If-None-Match or If-Match where asked."""
+        import obstore
+
+        with self._door(key) as client:
+            self._meter.add(put=1)
+            mode: Any = "create" if create else {"e_tag": replaces} if replaces else "overwrite"
+            result = obstore.put(client, key, bytes(data), mode=mode, use_multipart=False)
+            self._meter.add(bytes_out=len(data))
+            return ObjectInfo(key, len(data), result["e_tag"])
+
+    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
+        """A multipart upload: one PUT to begin, one a part, one to complete; an error aborts it."""
+        import obstore
+
+        sent = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal sent
+            for chunk in chunks():
+                yield chunk
+                sent += len(chunk)
+                self._meter.add(put=1, bytes_out=len(chunk))
+
+        with self._door(key) as client:
+            self._meter.add(put=1)  # begins the multipart upload
+            result = obstore.put(client, key, counted(), chunk_size=part_bytes, max_concurrency=connections)
+            self._meter.add(put=1)  # completes it
+            return ObjectInfo(key, sent, result["e_tag"])
+
+    def delete(self, key: str) -> None:
+        """One DELETE."""
+        import obstore
+
+        with self._door(key) as client, contextlib.suppress(FileNotFoundError):
+            self._meter.add(delete=1)
+            obstore.delete(client, key)
+
+    @contextlib.contextmanager
+    def _door(self, key: str) -> Iterator[ObjectStore]:
+        if os.getpid() != self._pid:
+            raise DatakitError(
+                f"{self._url} was opened before this process was forked, and would hang in it",
+                hint="Start processes that use a store by spawn or exec",
+            )
+        with self._guard:
+            self._client = self._client or _connect(self._url, self._options)
+        from obstore.exceptions import BaseError
+
+        try:
+            yield self._client
+        except DatakitError:
+            raise
+        except (BaseError, OSError) as error:  # a missing object is a plain FileNotFoundError
+            raise translated(error, url=self._url, key=key, options=self._options) from error
+
+
+def _info(key: str, meta: Mapping[str, Any]) -> ObjectInfo:
+    return ObjectInfo(key, meta["size"], meta["e_tag"])
+
+
+def _connect(url: str, options: StoreOptions) -> ObjectStore:
+    try:
+        import obstore.store as clients
+    except ImportError:
+        raise MissingExtra("obstore", extra="s3") from None
+    scheme, _, bucket = url.partition("://")
+    client: Any = {
+        "timeout": f"{REQUEST_TIMEOUT_S}s",
+        "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
+        "read_timeout": f"{READ_TIMEOUT_S}s",
+        "allow_http": (options.endpoint_url or "").startswith("http://"),
+    }
+    # its own retries off: they are counted nowhere, and one deadline for a whole body kills slow progress
+    retry: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
+    if scheme != "s3":
+        return clients.from_url(url, client_options=client, retry_config=retry)
+    endpoint = options.endpoint_url
+    if endpoint is not None and options.virtual_hosted:
+        endpoint = endpoint.replace("://", f"://{bucket}.", 1)
+    config: Any = {
+        "endpoint": endpoint,
+        "region": options.region or "us-east-1",
+        "access_key_id": options.access_key_id,
+        "secret_access_key": options.secret_access_key,
+        "session_token": options.session_token,
+        "virtual_hosted_style_request": options.virtual_hosted,
+        "skip_signature": options.anonymous,
+    }
+    set_values: Any = {name: value for name, value in config.items() if value is not None}
+    return clients.S3Store(bucket, config=set_values, client_options=client, retry_config=retry)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place inside a store: where a commit or a folder of files is or will be."""
+
+    store: Store
+    prefix: str = ""
+
+    @property
+    def url(self) -> str:
+        """The place as a person would write it."""
+        return f"{self.store.url}/{self.prefix}" if self.prefix else self.store.url
+
+    @property
+    def path(self) -> Path | None:
+        """The directory, or None when it is not on a local file system."""
+        return self.store.root / self.prefix if isinstance(self.store, LocalStore) else None
+
+    def key(self, name: str) -> str:
+        """The key of a name at this place."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def open_location(
+    place: str | Path, *, stores: Mapping[str, StoreOptions] | None = None, env: Mapping[str, str] | None = None
+) -> Location:
+    """The place that a path or URL names; nothing is asked of any network yet.
+
+    Args:
+        place: A path, `file://...`, `s3://bucket/prefix`, `gs://...`, `az://...`, or `NAME://prefix` for a named store.
+        stores: Named stores of the settings.
+        env: The environment to find options in; the process's own when not given.
+
+    Raises:
+        UsageError: Another scheme, or a URL without a bucket.
+    """
+    text = str(place)
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return Location(LocalStore(Path(text)))
+    if scheme == "file":
+        return Location(LocalStore(Path(rest)))
+    named = stores or {}
+    chosen = named.get(scheme)
+    if chosen is not None:
+        if chosen.url is None:
+            raise UsageError(
+                f"store {scheme} has no url in the settings", hint=f"Set stores.{scheme}.url", subject=scheme
+            )
+        text = f"{chosen.url.rstrip('/')}/{rest}"
+        scheme, _, rest = text.partition("://")
+    if scheme not in SCHEMES:
+        accepted = ", ".join(f"{name}://" for name in (*SCHEMES, "file", *named))
+        raise UsageError(
+            f"{place} has a scheme that datakit does not know", hint=f"It knows {accepted} and paths", subject=text
+        )
+    bucket, _, prefix = rest.partition("/")
+    if not bucket:
+        raise UsageError(f"{place} names no bucket", hint=f"Write {scheme}://BUCKET/PREFIX", subject=text)
+    url = f"{scheme}://{bucket}"
+    if chosen is None:
+        chosen = next(
+            (store for store in named.values() if store.url and f"{text}/".startswith(f"{store.url.rstrip('/')}/")),
+            None,
+        )
+    found = StoreOptions.from_environment(os.environ if env is None else env)
+    options = found if chosen is None else chosen.over(found)
+    return Location(ObstoreStore(url, options=options), prefix.strip("/"))

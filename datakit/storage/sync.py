@@ -1,0 +1,267 @@
+"""sync: make one place hold what another holds: plan first, then move, verify, and say what it cost.
+
+A commit (a place with a manifest) moves member by member, each verified, the manifest last: a reader of the destination
+sees no commit or a whole one. Other places are files, compared by size and checksum. The plan (`moves`) is a value;
+`--dry-run` prints the very plan that the run executes. Budgets are checked before the first byte moves. Nothing is
+deleted unless it was asked for with a number, and it is listed.
+
+The exit is an error of `datakit.errors`; whatever ended a run, the same command continues it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.data.digest import entry_of
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import IntegrityError, Refused
+from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.storage import disk, etags
+from datakit.storage.access import StoreOptions
+from datakit.storage.commit import lock_path
+from datakit.storage.compare import Item, Kind
+from datakit.storage.counts import RequestCounts
+from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_sync
+from datakit.storage.partial import Fetch, remove_leftovers
+from datakit.storage.retry import Pace
+from datakit.storage.transfer import Knobs, Put, download, upload
+
+__all__ = ["Action", "SyncPlan", "SyncResult", "SyncSettings", "plan_sync", "run_sync", "sync"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What a run has done.
+
+    Attributes:
+        moved_files: Files that were fetched or put, the manifest not counted.
+        moved_bytes: Their bytes.
+        kept_files: Files that were there already.
+        deleted: Names that were deleted.
+        requests: Requests made, planning included, by class.
+        seconds: How long moving took.
+        up_to_date: Whether there was nothing to do.
+        manifest_digest: Identity of the commit, or None.
+    """
+
+    source: str
+    destination: str
+    kind: Kind
+    name: str | None
+    moved_files: int
+    moved_bytes: int
+    kept_files: int
+    deleted: tuple[str, ...]
+    requests: RequestCounts
+    seconds: float
+    up_to_date: bool
+    manifest_digest: str | None
+
+
+def sync(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    settings: SyncSettings | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+    budget: str | int | None = None,
+    delete: bool = False,
+    max_delete: int | None = None,
+    repair: bool = False,
+    on_event: OnEvent = ignore,
+) -> SyncResult:
+    """Make the destination hold what the source holds.
+
+    Args:
+        source: A path or URL: a commit, a folder or prefix of files, or one file.
+        destination: A path or URL.
+        settings: How.
+        stores: Named stores.
+        budget: Bytes that the destination may hold in the end, such as `500GB`.
+        delete: Delete what the destination holds besides.
+        max_delete: How many files that may be at most.
+        repair: Read what is here already, and fetch damaged members again.
+        on_event: Told about progress.
+
+    Raises:
+        NotFound: There is nothing at the source, or a bucket is not there.
+        Refused: The destination holds something else, or is being written.
+        IntegrityError: Bytes are not what the manifest says, however often they are asked for.
+        NoSpace: The disk or the budget is too small; nothing was moved.
+        NotAllowed: Credentials or permissions.
+        StoreUnavailable: The store is unreachable or throttles for too long.
+
+    Example:
+        >>> sync("data/train", "s3://bucket/train")  # doctest: +SKIP
+    """
+    plan = plan_sync(
+        source,
+        destination,
+        settings=settings,
+        stores=stores,
+        budget=budget,
+        delete=delete,
+        max_delete=max_delete,
+        repair=repair,
+    )
+    return run_sync(plan, on_event=on_event)
+
+
+def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
+    """Do what the plan says. Errors as in `sync`."""
+    begun = time.monotonic()
+    for name in plan.damaged:
+        on_event(Caution(f"{plan.destination}/{name} is damaged", hint="It is fetched again"))
+    if not plan.up_to_date:
+        path = plan.target.path
+        if path is None:
+            _run_upload(plan, on_event)
+        else:
+            with disk.exclusive(lock_path(path), purpose=f"writing {path}"):
+                _run_download(plan, path, on_event)
+    return SyncResult(
+        source=plan.source,
+        destination=plan.destination,
+        kind=plan.kind,
+        name=plan.name,
+        moved_files=len(plan.moves),
+        moved_bytes=plan.bytes_to_move,
+        kept_files=plan.count("keep"),
+        deleted=tuple(action.name for action in plan.actions if action.verb == "delete"),
+        requests=plan.origin.store.requests + plan.target.store.requests,
+        seconds=time.monotonic() - begun,
+        up_to_date=plan.up_to_date or not (plan.moves or plan.count("delete")),
+        manifest_digest=plan.held.manifest.digest if plan.held.manifest else None,
+    )
+
+
+def _knobs(plan: SyncPlan) -> Knobs:
+    choice = plan.settings.durability
+    precious = plan.held.manifest is not None and plan.held.manifest.kind != "dataset"
+    return plan.settings.knobs(durable=choice == "always" or (choice == "auto" and precious))
+
+
+def _phases(plan: SyncPlan) -> Iterator[list[Item]]:
+    """Manifests of commits that lie below a folder of files go last."""
+    for last in (False, True):
+        items = [item for item in plan.moves if (item.name.rpartition("/")[2] == MANIFEST_NAME) == last]
+        if items:
+            yield items
+
+
+def _reporter(task: str, plan: SyncPlan, on_event: OnEvent) -> Callable[[int], None]:
+    done = 0
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        on_event(Progress(task, done, plan.bytes_to_move, "B"))
+
+    more(0)
+    return more
+
+
+def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> None:
+    knobs = _knobs(plan)
+    disk.make_dirs(path)
+    on_bytes = _reporter("download", plan, on_event)
+    pace = Pace(retries=knobs.retries)
+    for items in _phases(plan):
+        fetches = (Fetch(plan.key(item.name), path / item.name, item.bytes, item.etag, item.entry) for item in items)
+        download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes)
+    targets = [path / name for name in plan.held.items]
+    remove_leftovers(targets)
+    if knobs.durable:
+        for folder in {target.parent for target in targets}:
+            disk.fsync_dir(folder)
+    manifest = plan.held.manifest
+    if manifest is not None:
+        disk.write_atomic(path / MANIFEST_NAME, manifest.to_bytes(), sync=knobs.durable)
+    for action in plan.actions:
+        if action.verb == "delete":
+            _unlink(path, action.name)
+
+
+def _unlink(top: Path, name: str) -> None:
+    """Remove a file, and the folders that this leaves empty."""
+    with disk.at_door(top / name):
+        (top / name).unlink(missing_ok=True)
+        for folder in (top / name).parents:
+            if folder == top or any(folder.iterdir()):
+                break
+            folder.rmdir()
+
+
+def _run_upload(plan: SyncPlan, on_event: OnEvent) -> None:
+    knobs = _knobs(plan)
+    on_bytes = _reporter("upload", plan, on_event)
+    pace = Pace(retries=knobs.retries)
+    for items in _phases(plan):
+        if plan.origin.path is not None:
+            puts = [_put(plan, item, plan.original(item.name)) for item in items]
+            upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
+        else:
+            _run_through_spool(plan, items, knobs, pace, on_bytes)
+    if plan.held.manifest is not None and not plan.has_manifest:
+        _write_manifest(plan)
+    store = patient(plan.target, plan.settings)
+    for action in plan.actions:
+        if action.verb == "delete":
+            store.delete(plan.target.key(action.name))
+
+
+def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
+    assert path is not None
+    return Put(path, plan.target.key(item.name), item.bytes, item.entry, create=plan.kind == "commit")
+
+
+def _run_through_spool(
+    plan: SyncPlan, items: Iterable[Item], knobs: Knobs, pace: Pace, on_bytes: Callable[[int], None]
+) -> None:
+    """From store to store: each file is verified on the local disk in between; one window of bytes lies there."""
+    down = Pace(retries=knobs.retries)
+    with tempfile.TemporaryDirectory(prefix="datakit-spool-") as folder:
+        for batch in _batches(items, knobs.window_bytes):
+            spooled = {item.name: Path(folder) / f"{number}" for number, item in enumerate(batch)}
+            fetches = [Fetch(plan.key(i.name), spooled[i.name], i.bytes, i.etag, i.entry) for i in batch]
+            download(plan.origin.store, fetches, knobs=knobs, pace=down, on_bytes=lambda _: None)
+            puts = [_put(plan, item, spooled[item.name]) for item in batch]
+            upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
+            for path in spooled.values():
+                path.unlink()
+
+
+def _batches(items: Iterable[Item], limit_bytes: int) -> Iterator[list[Item]]:
+    size_bytes, number = 0, 0
+
+    def group(item: Item) -> int:
+        nonlocal size_bytes, number
+        if size_bytes and size_bytes + item.bytes > limit_bytes:
+            size_bytes, number = 0, number + 1
+        size_bytes += item.bytes
+        return number
+
+    for _, batch in itertools.groupby(items, key=group):
+        yield list(batch)
+
+
+def _write_manifest(plan: SyncPlan) -> None:
+    """The last step of a publication: the commit exists from here on."""
+    assert plan.held.manifest is not None
+    data = plan.held.manifest.to_bytes()
+    store, key = patient(plan.target, plan.settings), plan.target.key(MANIFEST_NAME)
+    try:
+        info = store.write(key, data, create=plan.manifest_etag is None, replaces=plan.manifest_etag)
+    except Refused:
+        # the answer to an earlier try was lost, or another process has published the very same commit
+        if store.fetch(key).data != data:
+            raise
+        return
+    if not etags.same(info.etag, etags.single(entry_of(MANIFEST_NAME, data).md5)) and store.fetch(key).data != data:
+        where = f"{plan.destination}/{MANIFEST_NAME}"
+        raise IntegrityError(f"{where} reads back with other bytes", hint="Run the same command again", subject=where)

@@ -1,0 +1,291 @@
+"""faulty: a small S3 server that cuts, stalls, lies, throttles and refuses on demand, over real HTTP on the loopback.
+
+It knows GET with ranges and If-Match, HEAD, LIST (version 2), PUT with If-None-Match, multipart uploads and DELETE, of
+one bucket. Faults are scripted: each names the requests it falls on and how often.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+BUCKET = "bkt"
+
+Kind = Literal[
+    "busy",  # 503 SlowDown
+    "many",  # 429
+    "broken",  # 500
+    "cut",  # half of the body, then the connection is closed
+    "stall",  # half of the body, then nothing
+    "flip",  # one bit of the body is wrong
+    "shift",  # the range is another one than was asked for
+    "whole",  # 200 and the whole object where a range was asked for
+    "replace",  # the object is replaced before it is read
+    "denied",  # 403 AccessDenied
+    "expired",  # 400 ExpiredToken
+    "signature",  # 403 SignatureDoesNotMatch
+    "region",  # 301 PermanentRedirect
+    "hang-up",  # the connection is closed without an answer
+    "lost-answer",  # the request is done, and the connection closed without an answer
+]
+
+CODES = {
+    "busy": (503, "SlowDown"),
+    "many": (429, "TooManyRequests"),
+    "broken": (500, "InternalError"),
+    "denied": (403, "AccessDenied"),
+    "expired": (400, "ExpiredToken"),
+    "signature": (403, "SignatureDoesNotMatch"),
+    "region": (301, "PermanentRedirect"),
+}
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong with the next `times` requests that match."""
+
+    kind: Kind
+    method: str = "GET"
+    key: str = ".*"
+    times: int = 1
+    after: int = 0
+
+
+@dataclass
+class FaultyServer:
+    """A running server: its objects, its faults to come, and what was asked of it."""
+
+    endpoint: str = ""
+    objects: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    log: list[tuple[str, str, str]] = field(default_factory=list)
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    released: threading.Event = field(default_factory=threading.Event)
+    opaque_tags: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"s3://{BUCKET}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "the-secret-of-the-test",
+        }
+
+    def put(self, key: str, data: bytes, tag: str | None = None) -> str:
+        """Put an object from outside; gives its tag."""
+        tag = f'"{tag or hashlib.md5(data).hexdigest()}"'
+        if self.opaque_tags:
+            tag = f'"0x{hashlib.sha1(data).hexdigest()[:12]}"'
+        self.objects[key] = (data, tag)
+        return tag
+
+    def asked(self, method: str, key: str = ".*") -> list[tuple[str, str, str]]:
+        """Requests of a method for keys that match."""
+        return [line for line in self.log if line[0] == method and re.fullmatch(key, line[1])]
+
+    def take_fault(self, method: str, key: str) -> Kind | None:
+        with self.guard:
+            for fault in self.faults:
+                if fault.method == method and re.fullmatch(fault.key, key) and fault.times:
+                    if fault.after:
+                        fault.after -= 1
+                        continue
+                    fault.times -= 1
+                    return fault.kind
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    state: FaultyServer
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            super().handle_one_request()
+
+    def do_GET(self) -> None:
+        key, query = self.target()
+        fault = self.begin(key)
+        if fault in CODES or fault == "hang-up":
+            self.refuse(fault)
+        elif key == "" and "list-type" in query:
+            self.list_objects(query.get("prefix", [""])[0])
+        else:
+            self.send_object(key, fault)
+
+    def do_HEAD(self) -> None:
+        key, _ = self.target()
+        fault = self.begin(key)
+        if fault in CODES or fault == "hang-up":
+            self.refuse(fault)
+        else:
+            self.send_object(key, fault)
+
+    def do_PUT(self) -> None:
+        key, query = self.target()
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = self.begin(key)
+        if fault in CODES or fault == "hang-up":
+            return self.refuse(fault)
+        if fault == "flip":
+            body = flipped(body)
+        if "uploadId" in query:
+            self.state.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
+            return self.answer(200, b"", {"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
+        if self.headers.get("If-None-Match") == "*" and key in self.state.objects:
+            return self.answer(412, error("PreconditionFailed"))
+        wanted = self.headers.get("If-Match")
+        if wanted and self.state.objects.get(key, (b"", ""))[1] != wanted:
+            return self.answer(412, error("PreconditionFailed"))
+        tag = self.state.put(key, body)
+        if fault == "lost-answer":
+            return self.refuse("hang-up")
+        return self.answer(200, b"", {"ETag": tag})
+
+    def do_POST(self) -> None:
+        key, query = self.target()
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = self.begin(key)
+        if fault in CODES or fault == "hang-up":
+            return self.refuse(fault)
+        if "uploads" in query:
+            with self.state.guard:
+                name = f"upload-{len(self.state.log)}"
+                self.state.uploads[name] = {}
+            body = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
+            return self.answer(200, body.encode())
+        parts = self.state.uploads.pop(query["uploadId"][0])
+        ordered = [parts[number] for number in sorted(parts)]
+        md5s = b"".join(hashlib.md5(part).digest() for part in ordered)
+        tag = self.state.put(key, b"".join(ordered), f"{hashlib.md5(md5s).hexdigest()}-{len(ordered)}")
+        body = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
+        return self.answer(200, body.encode())
+
+    def do_DELETE(self) -> None:
+        key, query = self.target()
+        fault = self.begin(key)
+        if fault in CODES or fault == "hang-up":
+            return self.refuse(fault)
+        if "uploadId" in query:
+            self.state.uploads.pop(query["uploadId"][0], None)
+        else:
+            self.state.objects.pop(key, None)
+        return self.answer(204, b"")
+
+    def target(self) -> tuple[str, dict[str, list[str]]]:
+        parts = urllib.parse.urlsplit(self.path)
+        key = urllib.parse.unquote(parts.path).removeprefix(f"/{BUCKET}").lstrip("/")
+        return key, urllib.parse.parse_qs(parts.query, keep_blank_values=True)
+
+    def begin(self, key: str) -> Kind | None:
+        fault = self.state.take_fault(self.command, key)
+        with self.state.guard:
+            self.state.log.append((self.command, key, self.headers.get("Range", "")))
+        if fault == "replace":
+            data, _ = self.state.objects[key]
+            self.state.put(key, bytes(len(data)))
+        return fault
+
+    def refuse(self, fault: str) -> None:
+        if fault == "hang-up":
+            self.close_connection = True
+            return
+        status, code = CODES[fault]
+        self.answer(status, error(code))
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def list_objects(self, prefix: str) -> None:
+        rows = "".join(
+            f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<ETag>{tag}</ETag><Size>{len(data)}</Size></Contents>"
+            for key, (data, tag) in sorted(self.state.objects.items())
+            if key.startswith(prefix)
+        )
+        self.answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode())
+
+    def send_object(self, key: str, fault: Kind | None) -> None:
+        if key not in self.state.objects:
+            return self.answer(404, error("NoSuchKey"))
+        data, tag = self.state.objects[key]
+        wanted = self.headers.get("If-Match")
+        if wanted and wanted != tag:
+            return self.answer(412, error("PreconditionFailed"))
+        start, stop, status = 0, len(data), 200
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if match and fault != "whole":
+            start, stop, status = int(match[1]), min(int(match[2] or len(data)) + 1, len(data)), 206
+            if start >= len(data):
+                return self.answer(416, error("InvalidRange"))
+        if fault == "shift":
+            start, stop = start + 1, stop + 1
+        body = flipped(data[start:stop]) if fault == "flip" else data[start:stop]
+        self.send_response(status)
+        self.send_header("ETag", tag)
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("Content-Length", str(len(body)))
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "HEAD":
+            return None
+        if fault in ("cut", "stall"):
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            if fault == "stall":
+                self.state.released.wait(60)
+            self.close_connection = True
+        else:
+            self.wfile.write(body)
+        return None
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def error(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>scripted</Message></Error>".encode()
+
+
+@contextlib.contextmanager
+def faulty_server() -> Iterator[FaultyServer]:
+    """Run a server in threads of this process for the length of the block."""
+    state = FaultyServer()
+    handler = type("Handler", (_Handler,), {"state": state})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    state.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield state
+    finally:
+        state.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

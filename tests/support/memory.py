@@ -1,0 +1,91 @@
+"""memory: a store in a dict, for tests that need no network; its tags are the md5 tags of S3."""
+
+from __future__ import annotations
+
+import threading
+
+from datakit.data.digest import Buffer
+from datakit.errors import IntegrityError, NotFound
+from datakit.storage import etags
+from datakit.storage.answers import already_there, changed
+from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.objects import Blob, Chunks, ObjectInfo
+
+
+class MemoryStore:
+    """A store whose objects are a dict; `objects` may be looked at and changed by tests."""
+
+    def __init__(self, url: str = "memory://bucket", *, plain_tags: bool = True) -> None:
+        import hashlib
+
+        self._md5 = hashlib.md5
+        self._url = url
+        self._plain_tags = plain_tags
+        self._meter = Meter()
+        self._guard = threading.Lock()
+        self._versions = 0
+        self.objects: dict[str, tuple[bytes, str]] = {}
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def requests(self) -> RequestCounts:
+        return self._meter.counts
+
+    def head(self, key: str) -> ObjectInfo:
+        self._meter.add(head=1)
+        return self._info(key)
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        self._meter.add(list=1)
+        top = f"{prefix}/" if prefix else ""
+        return [self._info(key) for key in sorted(self.objects) if key.startswith(top)]
+
+    def fetch(self, key: str) -> Blob:
+        self._meter.add(get=1)
+        info = self._info(key)
+        return Blob(info, self.objects[key][0])
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+        if stop <= start:
+            return b""
+        self._meter.add(get=1, bytes_in=stop - start)
+        info = self._info(key)
+        if etag not in (None, info.etag):
+            raise changed(key)
+        if info.bytes < stop:
+            raise IntegrityError(f"{key} is short")
+        return memoryview(self.objects[key][0])[start:stop]
+
+    def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
+        self._meter.add(put=1, bytes_out=len(data))
+        with self._guard:
+            if create and key in self.objects:
+                raise already_there(key)
+            if replaces is not None and self._info(key).etag != replaces:
+                raise changed(key)
+            return self._keep(key, bytes(data), [self._md5(data).digest()], whole=True)
+
+    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
+        parts = list(chunks())
+        self._meter.add(put=2 + len(parts), bytes_out=sum(map(len, parts)))
+        with self._guard:
+            return self._keep(key, b"".join(parts), [self._md5(part).digest() for part in parts], whole=False)
+
+    def delete(self, key: str) -> None:
+        self._meter.add(delete=1)
+        self.objects.pop(key, None)
+
+    def _keep(self, key: str, data: bytes, md5s: list[bytes], *, whole: bool) -> ObjectInfo:
+        self._versions += 1
+        tag = etags.single(md5s[0].hex()) if whole else etags.multipart(md5s)
+        self.objects[key] = (data, tag if self._plain_tags else f'"v{self._versions}"')
+        return self._info(key)
+
+    def _info(self, key: str) -> ObjectInfo:
+        if key not in self.objects:
+            raise NotFound(f"{key} is not there", subject=key)
+        data, tag = self.objects[key]
+        return ObjectInfo(key, len(data), tag)

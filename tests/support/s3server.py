@@ -1,0 +1,84 @@
+"""s3server: moto's S3 server as a process of its own on a free port, and an environment that leads to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SERVE = """
+import logging, sys, threading
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+app = create_backend_app("s3")
+server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
+print(server.port, flush=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server. Each test takes a bucket of its own name."""
+
+    endpoint: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that lead datakit, and every other S3 client, to this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing-secret",
+        }
+
+    def make_bucket(self, name: str) -> str:
+        """Create a bucket and give its URL."""
+        self.request("PUT", name)
+        return f"s3://{name}"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put an object; the key starts with the bucket."""
+        self.request("PUT", key, data)
+
+    def get(self, key: str) -> bytes:
+        """An object's bytes."""
+        return self.request("GET", key)
+
+    def keys(self, bucket: str) -> list[str]:
+        """The keys of a bucket."""
+        text = self.request("GET", f"{bucket}?list-type=2").decode()
+        return [piece.split("</Key>")[0] for piece in text.split("<Key>")[1:]]
+
+    def request(self, method: str, path: str, data: bytes | None = None) -> bytes:
+        """One plain request."""
+        request = urllib.request.Request(f"{self.endpoint}/{path}", method=method, data=data)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[S3Server]:
+    """Run a server for the length of the block; it dies with this process."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    # moto wants some credentials of its own to start
+    env |= {"AWS_ACCESS_KEY_ID": "moto", "AWS_SECRET_ACCESS_KEY": "moto"}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        yield S3Server(f"http://127.0.0.1:{port}")
+    finally:
+        process.stdin.close()
+        process.wait(timeout=10)
+        process.stdout.close()
