@@ -18,14 +18,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datakit.data.keys import key_hash, split_of
-from datakit.errors import InputError, NoSpace, UsageError
+from datakit.data.manifest import Manifest
+from datakit.errors import NoSpace, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
-from datakit.pack.cut import PackSettings, check_name, cut
+from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Engine, cores
-from datakit.pack.records import Reader, Record, check_unique, file_records, jsonl_records
-from datakit.pack.scan import Fetched, Sources, fetched, is_remote, scan
-from datakit.pack.writing import BuiltShard, adopt_shard, describe, keep_shard, standing_shards, write_shard
+from datakit.pack.planning import PlannedSplit, plan
+from datakit.pack.records import Reader, Record
+from datakit.pack.scan import fetched, is_remote, scan
+from datakit.pack.writing import (
+    BuiltShard,
+    adopt_shard,
+    describe,
+    keep_shard,
+    standing_manifest,
+    standing_shards,
+    write_shard,
+)
 from datakit.storage import disk
 from datakit.storage.commit import Staging, commit
 from datakit.units import format_bytes
@@ -35,24 +44,6 @@ if TYPE_CHECKING:
 
 WORKER_BYTES = 32 * 2**20
 """Below this much in all, starting worker processes (0.3 s each) costs more than it saves."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedShard:
-    """A shard to be: its records in order, and the bytes that it will have."""
-
-    records: tuple[Record, ...]
-    shard_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSplit:
-    """A dataset to be: the split's name (None without splits), its place, its name, its shards in order."""
-
-    split: str | None
-    path: Path
-    dataset: str
-    shards: tuple[PlannedShard, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,39 +83,27 @@ class PackResult:
 
     Attributes:
         source: Where the records came from.
-        records: Raw records, which is samples in all splits.
         source_bytes: Bytes of the source's files.
         requests: Requests made to a store for listing and reading it.
+        records: Raw records.
+        samples: Samples in all datasets.
+        shards: Shards in all datasets.
+        reused: How many of them an earlier pack had made.
+        shard_bytes: Bytes of all shards.
         datasets: One for each split.
         written: Whether anything was committed; a dry run commits nothing.
     """
 
     source: str
-    records: int
     source_bytes: int
     requests: int
+    records: int
+    samples: int
+    shards: int
+    reused: int
+    shard_bytes: int
     datasets: tuple[PackedDataset, ...]
     written: bool
-
-    @property
-    def samples(self) -> int:
-        """Samples in all datasets."""
-        return sum(dataset.samples for dataset in self.datasets)
-
-    @property
-    def shards(self) -> int:
-        """Shards in all datasets."""
-        return sum(dataset.shards for dataset in self.datasets)
-
-    @property
-    def reused(self) -> int:
-        """Shards that an earlier pack had made."""
-        return sum(dataset.reused for dataset in self.datasets)
-
-    @property
-    def shard_bytes(self) -> int:
-        """Bytes of all shards."""
-        return sum(dataset.shard_bytes for dataset in self.datasets)
 
 
 def pack(
@@ -165,7 +144,8 @@ def pack(
         if dry_run:
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "spool"
             local = stack.enter_context(fetched(sources, spool, stores=stores))
-            datasets = tuple(_planned(split) for split in plan(sources, local, dest=target, settings=settings))
+            splits = plan(sources, local, dest=target, settings=settings)
+            datasets = tuple(_planned(split, _reusable(standing_manifest(split.path), split)) for split in splits)
         else:
             disk.make_dirs(target.parent)
             spool = stack.enter_context(_own_spool(target))
@@ -175,59 +155,18 @@ def pack(
             local = stack.enter_context(fetched(sources, spool, stores=stores))
             splits = plan(sources, local, dest=target, settings=settings)
             datasets = _execute(splits, settings=settings, engine=engine, on_event=on_event)
+    samples = sum(dataset.samples for dataset in datasets)
     return PackResult(
         source=str(src),
-        records=sum(dataset.samples for dataset in datasets),
         source_bytes=sources.total_bytes,
         requests=sources.requests + local.requests,
+        records=samples,
+        samples=samples,
+        shards=sum(dataset.shards for dataset in datasets),
+        reused=sum(dataset.reused for dataset in datasets),
+        shard_bytes=sum(dataset.shard_bytes for dataset in datasets),
         datasets=datasets,
         written=not dry_run,
-    )
-
-
-def plan(sources: Sources, local: Fetched, *, dest: Path, settings: PackSettings) -> tuple[PlannedSplit, ...]:
-    """Which records go into which shard of which split.
-
-    Raises:
-        InputError: A record cannot be packed, keys are duplicate, or a split gets no record.
-    """
-    if sources.kind == "jsonl":
-        records = list(jsonl_records(local.files, key_field=settings.key_field))
-    else:
-        records = list(file_records(local.files))
-    if not records:
-        raise InputError(f"{sources.url} is empty: it holds no records", subject=sources.url)
-    check_unique(records)
-    name = settings.name if settings.name is not None else dest.name
-    check_name(name)
-    if not settings.splits:
-        return (PlannedSplit(None, dest, name, _plan_shards(records, settings)),)
-    dealt: dict[str, list[Record]] = {split: [] for split in settings.splits}
-    for record in records:
-        dealt[split_of(record.key, settings.splits)].append(record)
-    if bare := [split for split, its in dealt.items() if not its]:
-        raise InputError(
-            f"split {bare[0]} gets none of {len(records)} records",
-            hint=f"Give it a larger weight than {settings.splits[bare[0]]}, or leave it out",
-            subject=bare[0],
-        )
-    return tuple(
-        PlannedSplit(split, dest / split, f"{name}-{split}", _plan_shards(its, settings))
-        for split, its in dealt.items()
-    )
-
-
-def _plan_shards(records: Sequence[Record], settings: PackSettings) -> tuple[PlannedShard, ...]:
-    import numpy as np
-
-    from datakit.data.shard import END
-
-    hashes = np.array([key_hash(record.key) for record in records], np.uint64)
-    sizes = np.array([record.shard_bytes for record in records], np.int64)
-    shards = cut(hashes, sizes=sizes, target_bytes=settings.shard_bytes, layout=settings.layout)
-    return tuple(
-        PlannedShard(tuple(records[position] for position in shard), int(sizes[shard].sum()) + len(END))
-        for shard in shards
     )
 
 
@@ -254,7 +193,7 @@ def _execute(
         for split in splits:
             disk.make_dirs(split.path.parent)
             stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
-        kept = [_reusable(staging, split) for staging, split in zip(stagings, splits, strict=True)]
+        kept = [_reusable(staging.previous, split) for staging, split in zip(stagings, splits, strict=True)]
         tasks = [
             _Task(_shard_path(staging, ordinal), split.dataset, shard.records)
             for staging, split, old in zip(stagings, splits, kept, strict=True)
@@ -289,15 +228,17 @@ def _finish(
     """Hand a split's shards to its commit, in the plan's order."""
     shards = []
     for ordinal in range(len(split.shards)):
-        path = _shard_path(staging, ordinal)
-        if ordinal not in old:
+        if ordinal in old:
+            keep_shard(staging, old[ordinal])
+            shards.append(old[ordinal])
+        else:
+            path = _shard_path(staging, ordinal)
             adopt_shard(staging, path, built[path])
-        shards.append(old[ordinal] if ordinal in old else built[path])
+            shards.append(built[path])
     contents = describe(shards, pack=settings.to_json() | {"split": split.split})
     staging.about.update(contents.to_about())
     return replace(
-        _planned(split),
-        reused=len(old),
+        _planned(split, old),
         payload_bytes=contents.payload_bytes,
         content_digest=contents.content_digest,
         layout_digest=contents.layout_digest,
@@ -309,7 +250,7 @@ def _with_digest(dataset: PackedDataset, staging: Staging) -> PackedDataset:
     return replace(dataset, manifest_digest=staging.manifest.digest)
 
 
-def _planned(split: PlannedSplit) -> PackedDataset:
+def _planned(split: PlannedSplit, old: Mapping[int, BuiltShard]) -> PackedDataset:
     records = [record for shard in split.shards for record in shard.records]
     return PackedDataset(
         split=split.split,
@@ -317,24 +258,23 @@ def _planned(split: PlannedSplit) -> PackedDataset:
         name=split.dataset,
         samples=len(records),
         shards=len(split.shards),
-        reused=0,
+        reused=len(old),
         shard_bytes=sum(shard.shard_bytes for shard in split.shards),
         payload_bytes=sum(extent.size for record in records for _part, extent in record.parts),
     )
 
 
-def _reusable(staging: Staging, split: PlannedSplit) -> dict[int, BuiltShard]:
-    """The planned shards, by ordinal, that the dataset being renewed has already, byte for byte."""
+def _reusable(previous: Manifest | None, split: PlannedSplit) -> dict[int, BuiltShard]:
+    """The planned shards, by ordinal, that the dataset at the destination has already, byte for byte."""
     there = {
-        _signature((row.key, row.digest) for row in rows): (name, rows)
-        for name, rows in standing_shards(staging, split.path).items()
+        _signature((row.key, row.digest) for row in standing.rows): standing.built
+        for standing in standing_shards(previous, split.path).values()
     }
     kept = {}
     for ordinal, shard in enumerate(split.shards):
         known = [(record.key, record.digest) for record in shard.records if record.digest is not None]
-        found = there.get(_signature(known)) if len(known) == len(shard.records) else None
-        if found is not None:
-            kept[ordinal] = keep_shard(staging, found[0], rows=found[1])
+        if len(known) == len(shard.records) and (found := there.get(_signature(known))) is not None:
+            kept[ordinal] = found
     return kept
 
 

@@ -12,7 +12,7 @@ bytes). Formats: NPY 1.0 (numpy.org, `numpy.lib.format`).
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,23 @@ import orjson
 
 from datakit.data.digest import crc32c
 from datakit.data.index import Index
-from datakit.data.manifest import Manifest, ShardEntry
+from datakit.data.manifest import Contents, Manifest, ShardEntry
 from datakit.data.shard import Row, Sample
 from datakit.errors import InputError, IntegrityError, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.cut import check_name
 from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
 from datakit.pack.tokenizer import Tokenizer
-from datakit.pack.writing import BuiltShard, adopt_shard, describe, keep_shard, standing_shards, write_shard
+from datakit.pack.writing import (
+    BuiltShard,
+    adopt_shard,
+    describe,
+    keep_shard,
+    make_shard,
+    standing_manifest,
+    standing_shards,
+    write_shard,
+)
 from datakit.storage.commit import Staging, commit, read_manifest
 from datakit.storage.disk import make_dirs, map_file
 
@@ -76,7 +85,8 @@ class TokenizeResult:
         tokenizer_digest: Identity of tokenizer and template, 64 hex digits.
         content_digest: Same samples.
         layout_digest: Same shards, same order.
-        manifest_digest: Same commit.
+        manifest_digest: Same commit; None in a dry run.
+        written: Whether anything was committed; a dry run commits nothing.
     """
 
     path: Path
@@ -92,7 +102,8 @@ class TokenizeResult:
     tokenizer_digest: str
     content_digest: str
     layout_digest: str
-    manifest_digest: str
+    manifest_digest: str | None
+    written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ def tokenize(
     model: str | Path,
     settings: TokenizeSettings | None = None,
     on_event: OnEvent = ignore,
+    dry_run: bool = False,
 ) -> TokenizeResult:
     """Turn a dataset's records into token ids and masks.
 
@@ -122,6 +134,7 @@ def tokenize(
         model: Directory with the tokenizer's files.
         settings: How.
         on_event: Told how far it is.
+        dry_run: Encode everything and write nothing.
 
     Raises:
         NotFound: The dataset or the model's directory is not there.
@@ -133,39 +146,25 @@ def tokenize(
     root, target = Path(dataset), Path(dest).absolute()
     check_name(target.name)
     source = read_manifest(root)
-    tokenizer = Tokenizer(model, template=settings.template)
-    how = {"algorithm": ALGORITHM, "seq_len": settings.seq_len, "tokenizer": tokenizer.digest}
+    work = _Work(root, source, Tokenizer(model, template=settings.template), settings, target)
+    if dry_run:
+        made = work.run(standing_manifest(target), None, on_event)
+        return _result(work, made, None, on_event)
     make_dirs(target.parent)
     with commit(target, kind="dataset", name=target.name) as staging:
-        work = _Work(root, source, tokenizer, settings, target, staging, _earlier(staging, how))
-        origins, shards = work.run(on_event)
-        if not shards:
-            raise InputError(
-                f"{root}: no record has a token to learn", hint="Give records with answers", subject=str(root)
-            )
-        contents = describe(
-            shards, pack={"tokenize": how, "source": _source(source), "from": [asdict(origin) for origin in origins]}
-        )
-        staging.about.update(contents.to_about())
-    assert staging.manifest is not None
-    result = TokenizeResult(
-        path=target,
-        name=target.name,
-        samples=contents.samples,
-        tokens=contents.tokens or 0,
-        supervised_tokens=sum(origin.supervised_tokens for origin in origins),
-        truncated=sum(origin.truncated for origin in origins),
-        dropped=sum(origin.dropped for origin in origins),
-        shards=len(shards),
-        reused=work.reused,
-        shard_bytes=sum(built.shard.bytes for built in shards),
-        tokenizer_digest=tokenizer.digest,
-        content_digest=contents.content_digest,
-        layout_digest=contents.layout_digest,
-        manifest_digest=staging.manifest.digest,
-    )
-    _tell(result, settings, on_event)
-    return result
+        made = work.run(staging.previous, staging, on_event)
+        staging.about.update(made.contents.to_about())
+    return _result(work, made, staging.manifest, on_event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The shards of the new dataset, where each came from, and how many an earlier run had made."""
+
+    origins: Sequence[_Origin]
+    shards: Sequence[BuiltShard]
+    contents: Contents
+    reused: int
 
 
 @dataclass
@@ -177,46 +176,49 @@ class _Work:
     tokenizer: Tokenizer
     settings: TokenizeSettings
     target: Path
-    staging: Staging
-    earlier: Mapping[str, _Origin]
-    reused: int = 0
 
     def __post_init__(self) -> None:
         self.ends = self.tokenizer.ends
-        self.standing = standing_shards(self.staging, self.target)
+        self.how = {"algorithm": ALGORITHM, "seq_len": self.settings.seq_len, "tokenizer": self.tokenizer.digest}
 
-    def run(self, on_event: OnEvent) -> tuple[list[_Origin], list[BuiltShard]]:
-        """Make or keep a shard for each shard of the source, in order."""
-        origins, shards = [], []
-        contents, done = self.source.contents, 0
+    def run(self, previous: Manifest | None, staging: Staging | None, on_event: OnEvent) -> _Made:
+        """Make or keep a shard for each shard of the source, in order; written only where there is a staging."""
+        origins: list[_Origin] = []
+        shards: list[BuiltShard] = []
+        earlier, standing = _earlier(previous, self.how), standing_shards(previous, self.target)
+        contents = self.source.contents
+        done, reused = 0, 0
         on_event(Progress("tokenize", 0, contents.samples, "samples"))
         for ordinal, entry in enumerate(contents.shards):
-            origin, built = self._kept(entry) or self._made(entry, ordinal)
+            origin = earlier.get(self.source.member(entry.name).sha256)
+            built = standing[origin.made].built if origin is not None and origin.made in standing else None
+            if origin is not None and built is not None and staging is not None:
+                keep_shard(staging, built)
+            if origin is None or (built is None and origin.made is not None):
+                origin, built = self._make(entry, ordinal, staging)
+            else:
+                reused += built is not None
             origins.append(origin)
-            if built is not None:
-                shards.append(built)
+            shards += [built] if built is not None else []
             done += entry.samples
             on_event(Progress("tokenize", done, contents.samples, "samples"))
-        return origins, shards
+        if not shards:
+            raise InputError(f"{self.root}: no record has a token to learn", hint="Give records with answers")
+        about = {"tokenize": self.how, "source": _source(self.source), "from": [asdict(origin) for origin in origins]}
+        return _Made(origins, shards, describe(shards, pack=about), reused)
 
-    def _kept(self, entry: ShardEntry) -> tuple[_Origin, BuiltShard | None] | None:
-        origin = self.earlier.get(self.source.member(entry.name).sha256)
-        if origin is None or (origin.made is not None and origin.made not in self.standing):
-            return None
-        self.reused += 1
-        return origin, None if origin.made is None else keep_shard(
-            self.staging, origin.made, rows=self.standing[origin.made]
-        )
-
-    def _made(self, entry: ShardEntry, ordinal: int) -> tuple[_Origin, BuiltShard | None]:
+    def _make(self, entry: ShardEntry, ordinal: int, staging: Staging | None) -> tuple[_Origin, BuiltShard | None]:
         counts = {"dropped": 0, "truncated": 0, "supervised_tokens": 0}
         samples = list(self._samples(entry, counts))
         source = self.source.member(entry.name).sha256
         if not samples:
             return _Origin(source, None, **counts), None
-        path = self.staging.path / f"shard-{ordinal:06d}"
-        built = write_shard(path, samples, dataset=self.target.name)
-        adopt_shard(self.staging, path, built)
+        if staging is None:
+            built, _data, _index = make_shard(samples, dataset=self.target.name)
+        else:
+            path = staging.path / f"shard-{ordinal:06d}"
+            built = write_shard(path, samples, dataset=self.target.name)
+            adopt_shard(staging, path, built)
         return _Origin(source, built.shard.name, **counts), built
 
     def _samples(self, entry: ShardEntry, counts: dict[str, int]) -> Iterator[Sample]:
@@ -273,11 +275,9 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
     return out.getvalue()
 
 
-def _earlier(staging: Staging, how: Mapping[str, Any]) -> dict[str, _Origin]:
+def _earlier(previous: Manifest | None, how: Mapping[str, Any]) -> dict[str, _Origin]:
     """What an earlier run here with the same tokenizer and settings made of each source shard."""
-    if staging.previous is None:
-        return {}
-    recorded = staging.previous.contents.pack
+    recorded = previous.contents.pack if previous is not None else {}
     if recorded.get("tokenize") != how:
         return {}
     return {origin["shard"]: _Origin(**origin) for origin in recorded.get("from", [])}
@@ -294,15 +294,29 @@ def _source(source: Manifest) -> dict[str, Any]:
     }
 
 
-def _tell(result: TokenizeResult, settings: TokenizeSettings, on_event: OnEvent) -> None:
+def _result(work: _Work, made: _Made, manifest: Manifest | None, on_event: OnEvent) -> TokenizeResult:
+    contents = made.contents
+    result = TokenizeResult(
+        path=work.target,
+        name=work.target.name,
+        samples=contents.samples,
+        tokens=contents.tokens or 0,
+        supervised_tokens=sum(origin.supervised_tokens for origin in made.origins),
+        truncated=sum(origin.truncated for origin in made.origins),
+        dropped=sum(origin.dropped for origin in made.origins),
+        shards=len(made.shards),
+        reused=made.reused,
+        shard_bytes=sum(built.shard.bytes for built in made.shards),
+        tokenizer_digest=work.tokenizer.digest,
+        content_digest=contents.content_digest,
+        layout_digest=contents.layout_digest,
+        manifest_digest=manifest.digest if manifest is not None else None,
+        written=manifest is not None,
+    )
+    seq_len = work.settings.seq_len
     if result.truncated:
-        on_event(
-            Caution(
-                f"{result.truncated} of {result.samples} samples were cut to {settings.seq_len} tokens",
-                hint="Set a larger tokenize.seq_len to keep them whole",
-            )
-        )
+        told = f"{result.truncated} of {result.samples} samples were cut to {seq_len} tokens"
+        on_event(Caution(told, hint="Set a larger tokenize.seq_len to keep them whole"))
     if result.dropped:
-        on_event(
-            Caution(f"{result.dropped} records were left out: no token in their first {settings.seq_len} is learned")
-        )
+        on_event(Caution(f"{result.dropped} records were left out: nothing in their first {seq_len} tokens is learned"))
+    return result

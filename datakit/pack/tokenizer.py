@@ -56,8 +56,6 @@ class Tokenizer:
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any, answer_next: bool) -> str:
         """The text of a conversation."""
-        from jinja2 import TemplateError
-
         if self._tokenizer.chat_template is None:
             raise InputError(
                 f"the tokenizer of {self._where} has no chat template",
@@ -70,7 +68,7 @@ class Tokenizer:
                     list(messages), tools=tools, tokenize=False, add_generation_prompt=answer_next
                 )
             )
-        except TemplateError as error:
+        except Exception as error:  # noqa: BLE001 -- a template is a foreign program, it may raise anything
             raise TemplateRefusal(f"the chat template says: {error}") from None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

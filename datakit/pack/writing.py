@@ -17,9 +17,10 @@ from typing import Any
 
 from datakit.data.digest import Buffer, FileEntry, entry_of
 from datakit.data.index import Index, index_name
-from datakit.data.manifest import Contents, ShardEntry, content_digest, content_term, layout_digest
+from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.shard import Row, Sample, ShardBuilder
-from datakit.storage.commit import Staging
+from datakit.errors import NotFound
+from datakit.storage.commit import Staging, read_manifest
 from datakit.storage.disk import at_door, map_file
 
 NAME_DIGITS = 8
@@ -66,17 +67,23 @@ class BuiltShard:
     totals: Totals
 
 
-def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
-    """Write a shard to `path` and its index beside it, fsynced.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A shard that is there already, and the rows of its index."""
+
+    built: BuiltShard
+    rows: Sequence[Row]
+
+
+def make_shard(samples: Iterable[Sample], *, dataset: str) -> tuple[BuiltShard, bytes, bytes]:
+    """A shard's entries and totals, its bytes, and the bytes of its index; nothing is written.
 
     Args:
-        path: A name that is free; the index takes it with the index's suffix.
         samples: The samples, in order.
-        dataset: The dataset's name, for the shard's final name.
+        dataset: The dataset's name, for the shard's name.
 
     Raises:
         InputError: A sample cannot be in a shard.
-        NoSpace: The disk is full.
     """
     pieces: list[bytes] = []
     builder = ShardBuilder(pieces.append)
@@ -88,9 +95,20 @@ def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> Built
     shard = entry_of("", data)
     name = f"{dataset}-{shard.sha256[:NAME_DIGITS]}.tar"
     index = Index.from_rows(rows).to_bytes()
+    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows)), data, index
+
+
+def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
+    """Write a shard to `path`, a name that is free, and its index beside it, both fsynced.
+
+    Raises:
+        InputError: A sample cannot be in a shard.
+        NoSpace: The disk is full.
+    """
+    built, data, index = make_shard(samples, dataset=dataset)
     _write(path, data)
     _write(Path(index_name(str(path))), index)
-    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows))
+    return built
 
 
 def adopt_shard(staging: Staging, path: Path, built: BuiltShard) -> None:
@@ -100,22 +118,31 @@ def adopt_shard(staging: Staging, path: Path, built: BuiltShard) -> None:
         staging.adopt(entry)
 
 
-def standing_shards(staging: Staging, final: Path) -> dict[str, list[Row]]:
-    """Rows of the shards that the dataset being renewed at `final` still has whole (by their sizes), by name."""
-    if staging.previous is None:
-        return {}
-    standing = {}
-    for shard in staging.previous.contents.shards:
-        entries = [staging.previous.member(name) for name in (shard.name, shard.index_name)]
+def keep_shard(staging: Staging, built: BuiltShard) -> None:
+    """Take a standing shard and its index over from the commit that is renewed, without touching their bytes."""
+    staging.keep(built.shard.name)
+    staging.keep(built.index.name)
+
+
+def standing_shards(previous: Manifest | None, final: Path) -> dict[str, Standing]:
+    """Shards of the dataset at `final` whose files, and their indexes, have the sizes its manifest says; by name."""
+    standing: dict[str, Standing] = {}
+    for shard in previous.contents.shards if previous is not None else ():
+        assert previous is not None
+        entries = [previous.member(name) for name in (shard.name, shard.index_name)]
         paths = [final / entry.name for entry in entries]
         if all(path.is_file() and path.stat().st_size == e.bytes for path, e in zip(paths, entries, strict=True)):
-            standing[shard.name] = Index.from_buffer(map_file(paths[1])).rows()
+            rows = Index.from_buffer(map_file(paths[1])).rows()
+            standing[shard.name] = Standing(BuiltShard(entries[0], entries[1], Totals.of(rows)), rows)
     return standing
 
 
-def keep_shard(staging: Staging, name: str, *, rows: Sequence[Row]) -> BuiltShard:
-    """Take a standing shard and its index over from the commit that is renewed, without touching their bytes."""
-    return BuiltShard(staging.keep(name), staging.keep(index_name(name)), Totals.of(rows))
+def standing_manifest(final: Path) -> Manifest | None:
+    """The manifest of the dataset at `final`, or None where nothing is committed."""
+    try:
+        return read_manifest(final)
+    except NotFound:
+        return None
 
 
 def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Contents:
