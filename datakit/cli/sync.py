@@ -1,0 +1,106 @@
+"""sync: `datakit sync`, bring what one place holds to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from datakit.cli import frame
+
+if TYPE_CHECKING:
+    from datakit.storage.sync import SyncPlan, SyncResult
+
+Source = Annotated[str, typer.Argument(metavar="SRC", help="Path or URL: a dataset or other commit, a folder, a file.")]
+Destination = Annotated[str, typer.Argument(metavar="DEST", help="Path or URL; a file goes into it if it ends in /.")]
+Budget = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes that DEST may hold, such as 500GB.")]
+Delete = Annotated[bool, typer.Option("--delete", help="Delete what DEST holds besides; needs --max-delete.")]
+MaxDelete = Annotated[int | None, typer.Option(metavar="N", help="Delete nothing if more files than this would go.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Read what DEST holds; fetch damaged members again.")]
+Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Requests under way at once.  [default: 16]")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @frame.command(app, "sync", example="datakit sync data/chat/train s3://my-bucket/chat/train")
+    def sync(
+        src: Source,
+        dest: Destination,
+        budget: Budget = None,
+        delete: Delete = False,
+        max_delete: MaxDelete = None,
+        repair: Repair = False,
+        concurrency: Concurrency = None,
+        params: frame.ParamsOption = None,
+        dry_run: frame.DryRunOption = False,
+        json: frame.JsonOption = False,
+    ) -> None:
+        """Make DEST hold what SRC holds, each byte verified before it is visible.
+
+        A dataset, checkpoint, adapter or model goes member by member and its manifest last, so DEST has all of it or
+        none. Other folders and prefixes are compared by size and checksum. Killed or cut, the same command goes on.
+        """
+        with frame.run("sync", json=json) as session:
+            from datakit.storage.sync import plan_sync, run_sync
+
+            settings = session.settings(params, flags={"sync.concurrency": concurrency})
+            plan = plan_sync(
+                src,
+                dest,
+                settings=settings.sync,
+                stores=settings.stores,
+                budget=budget,
+                delete=delete,
+                max_delete=max_delete,
+                repair=repair,
+            )
+            if dry_run:
+                session.done(plan, _intention(plan), facts=_plan_facts(plan))
+            else:
+                result = run_sync(plan, on_event=session.on_event)
+                session.done(result, _sentence(result), facts=_facts(result))
+
+
+def _files(count: int) -> str:
+    from datakit.units import format_count
+
+    return f"{format_count(count)} file{'' if count == 1 else 's'}"
+
+
+def _intention(plan: SyncPlan) -> str:
+    from datakit.units import format_bytes
+
+    return f"Would move {_files(len(plan.moves))}, {format_bytes(plan.bytes_to_move)}, to {plan.destination}"
+
+
+def _plan_facts(plan: SyncPlan) -> dict[str, object]:
+    """The plan itself: every file that moves or goes; what stays only as a number."""
+    from datakit.units import format_bytes
+
+    facts: dict[str, object] = {
+        f"{action.verb} {action.name}": format_bytes(action.bytes) for action in plan.actions if action.verb != "keep"
+    }
+    return facts | {"keep": _files(plan.count("keep")), "requests": plan.requests}
+
+
+def _sentence(result: SyncResult) -> str:
+    from datakit.units import format_bytes, format_duration, format_rate
+
+    if result.up_to_date:
+        return f"{result.destination} is up to date ({_files(result.kept_files)})"
+    rate = f", {format_rate(result.moved_bytes / result.seconds)}" if result.moved_bytes and result.seconds else ""
+    return (
+        f"Moved {_files(result.moved_files)}, {format_bytes(result.moved_bytes)}, to {result.destination} "
+        f"in {format_duration(result.seconds)}{rate}, verified"
+    )
+
+
+def _facts(result: SyncResult) -> dict[str, object]:
+    facts: dict[str, object] = {"requests": str(result.requests)}
+    if result.kept_files and not result.up_to_date:
+        facts["kept"] = _files(result.kept_files)
+    facts |= {f"deleted {name}": "" for name in result.deleted}
+    if result.manifest_digest:
+        facts["manifest"] = result.manifest_digest[:12]
+    return facts
