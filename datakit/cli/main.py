@@ -79,10 +79,10 @@ def _run(words: list[str]) -> int:
     from datakit.cli import frame
 
     try:
-        return int(build_app()(args=words, prog_name="datakit", standalone_mode=False) or 0)
-    except typer.Abort:
-        sys.stderr.write("error: interrupted\n")
-        return frame.INTERRUPTED
+        code = int(build_app()(args=words, prog_name="datakit", standalone_mode=False) or 0)
+        if code == frame.INTERRUPTED:  # typer turns a KeyboardInterrupt between our frames into this
+            sys.stderr.write("error: interrupted\n")
+        return code
     except typer.TyperException as error:
         return _usage(error, words)
     except SystemExit as ending:
@@ -94,7 +94,8 @@ def _usage(error: typer.TyperException, words: list[str]) -> int:
     from datakit.cli import frame
 
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "datakit"
+    known = " ".join(["datakit", *(word for word in words[:1] if word in COMMANDS)])
+    path = context.command_path if context is not None else known
     if context is not None and context.command.no_args_is_help and len(words) < len(path.split()):
         sys.stderr.write(context.get_help() + "\n")  # a group without a subcommand: the help is the answer
         return UsageError.exit_code

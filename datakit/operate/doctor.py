@@ -205,7 +205,9 @@ def _judge_disk(machine: Machine) -> Iterable[Finding]:
     if free < FULL_DISK_BYTES:
         yield Finding("disk", "fail", what, f"du -xh --max-depth=2 {machine.directory} | sort -h | tail")
     else:
-        yield _judge("disk", what, warn=free < SCARCE_DISK_BYTES, fix="Work on a larger disk: datakit doctor DIRECTORY")
+        yield _judge(
+            "disk", what, warn=free < SCARCE_DISK_BYTES, fix="Work on a larger disk: datakit doctor --directory DIR"
+        )
     files = machine.disk_free_files
     if files is not None and files < SCARCE_FILES:
         what = f"{format_count(files)} inodes free at {machine.directory}"
