@@ -1,0 +1,247 @@
+"""agent: the process that moves commits for a trainer. `python -m datakit.storage.agent QUEUE_DIR`
+
+It owns the object-store client, so that the trainer and its workers never load it: obstore hangs in forked children,
+and its threads would take the training's cores. It is started by exec, never by fork, in a session of its own: Ctrl-C
+at the trainer's terminal does not reach it, and the trainer's death does not end it before its queue is empty.
+
+One JSON object a line. It reads:
+
+    {"op": "publish", "path": DIR, "dest": URL, "state": FILE}
+    {"op": "pull", "source": URL, "dest": DIR, "pattern": "step-*", "after": NAME or null}
+
+and answers, with the request's own `op` and `path` or `source`:
+
+    {"event": "verified", ..., "bytes": N, "requests": {...}}      the commit is whole and verified at its destination
+    {"event": "waiting", ..., "error": KIND, "message": TEXT}      the store cannot be had; it is tried again
+    {"event": "failed", ..., "error": KIND, "message": TEXT, "hint": TEXT}
+    {"event": "pulled", ..., "name": NAME or null, "skipped": [[NAME, REASON], ...]}
+
+The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later.
+When stdin ends it does what it still has, each once more at most, and leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from datakit.errors import DatakitError, Refused, StoreUnavailable
+from datakit.storage import disk
+from datakit.storage.catalog import pull_newest
+from datakit.storage.moves import SyncSettings
+from datakit.storage.sync import sync
+
+LOCK_NAME = ".agent.lock"
+STATE_FORMAT = 1
+
+SETTINGS = SyncSettings(concurrency=8, window="128MiB")
+"""Half of a sync's connections and memory: training has the right of way."""
+
+NICENESS = 5
+"""Processor time goes to the trainer first."""
+
+RETRY_S = 20.0
+"""Between tries for a store that could not be had; each try is patient in itself."""
+
+LOCK_RETRY_S = 0.2
+"""Between looks at the agent of an earlier attempt that still has work."""
+
+
+class Inbox:
+    """Requests in the order in which they are to be done: pulls first, then the newest offer."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Condition()
+        self._pulls: list[dict[str, Any]] = []
+        self._offers: list[dict[str, Any]] = []
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more will come."""
+        return self._ended
+
+    def put(self, request: dict[str, Any]) -> None:
+        """Add a request; an offer of the same commit takes the older one's place."""
+        with self._ready:
+            if request["op"] == "pull":
+                self._pulls.append(request)
+            else:
+                self._offers = [offer for offer in self._offers if offer["path"] != request["path"]] + [request]
+            self._ready.notify()
+
+    def put_back(self, offers: list[dict[str, Any]]) -> None:
+        """Take offers in again, behind those that came meanwhile, unless a newer one is of the same commit."""
+        with self._ready:
+            newer = {offer["path"] for offer in self._offers}
+            self._offers = [offer for offer in offers if offer["path"] not in newer] + self._offers
+
+    def end(self) -> None:
+        """Say that no more will come."""
+        with self._ready:
+            self._ended = True
+            self._ready.notify()
+
+    def take(self, *, offers: bool) -> dict[str, Any] | None:
+        """The next request; None when there is none and none will come, or none of those that may be taken.
+
+        Args:
+            offers: Whether offers may be taken too; otherwise this does not wait.
+        """
+        with self._ready:
+            while True:
+                if self._pulls:
+                    return self._pulls.pop(0)
+                if not offers or (self._ended and not self._offers):
+                    return None
+                if self._offers:
+                    return self._offers.pop()
+                self._ready.wait()
+
+    @property
+    def has_offers(self) -> bool:
+        """Whether a commit waits."""
+        return bool(self._offers)
+
+    def wait(self, timeout_s: float) -> None:
+        """Let time pass, less when something new comes or the end does."""
+        with self._ready:
+            if not self._ended:
+                self._ready.wait(timeout_s)
+
+
+class Agent:
+    """Does what the inbox says.
+
+    Args:
+        inbox: What to do.
+        out: Where answers go.
+        queue_dir: Directory of the state files and of the lock that lets one agent publish at a time.
+    """
+
+    def __init__(self, inbox: Inbox, out: TextIO, *, queue_dir: Path) -> None:
+        self._inbox = inbox
+        self._out = out
+        self._queue_dir = queue_dir
+
+    def run(self) -> None:
+        """Work until no more will come and nothing is left."""
+        with contextlib.ExitStack() as lock:
+            locked = False
+            later: list[dict[str, Any]] = []
+            while True:
+                request = self._inbox.take(offers=locked and not later)
+                if request is not None and request["op"] == "pull":
+                    self._pull(request)
+                elif request is not None:
+                    if not self._publish(request):
+                        later.append(request)
+                elif later:
+                    self._inbox.wait(RETRY_S)
+                    last_try = self._inbox.ended
+                    self._inbox.put_back([offer | {"last": last_try} for offer in reversed(later)])
+                    later = []
+                elif locked or (self._inbox.ended and not self._inbox.has_offers):
+                    return
+                else:
+                    locked = self._lock(lock)
+                    if not locked:
+                        self._inbox.wait(LOCK_RETRY_S)
+
+    def _lock(self, stack: contextlib.ExitStack) -> bool:
+        try:
+            stack.enter_context(disk.exclusive(self._queue_dir / LOCK_NAME, purpose="publishing"))
+        except Refused:
+            return False
+        return True
+
+    def _publish(self, request: dict[str, Any]) -> bool:
+        """Publish one commit; False when it should be tried again."""
+        about = {"op": "publish", "path": request["path"]}
+        self._mark(request, "uploading")
+        try:
+            result = sync(request["path"], request["dest"], settings=SETTINGS)
+        except DatakitError as error:
+            again = isinstance(error, StoreUnavailable) and not request.get("last")
+            said = {"error": kind_of(error), "message": error.message, "hint": error.hint}
+            self._mark(request, "uploading" if again else "failed", **said)
+            self._answer({"event": "waiting" if again else "failed", **about, **said})
+            return not again
+        self._mark(request, "verified", manifest_digest=result.manifest_digest)
+        requests = dataclasses.asdict(result.requests)
+        self._answer({"event": "verified", **about, "bytes": result.moved_bytes, "requests": requests})
+        return True
+
+    def _pull(self, request: dict[str, Any]) -> None:
+        about = {"op": "pull", "source": request["source"]}
+        try:
+            pulled = pull_newest(
+                request["source"],
+                Path(request["dest"]),
+                after=request["after"],
+                pattern=request["pattern"],
+                settings=SETTINGS,
+            )
+        except DatakitError as error:
+            said = {"error": kind_of(error), "message": error.message, "hint": error.hint}
+            self._answer({"event": "failed", **about, **said})
+        else:
+            self._answer({"event": "pulled", **about, "name": pulled.name, "skipped": pulled.skipped})
+
+    def _mark(self, request: dict[str, Any], state: str, **more: object) -> None:
+        with contextlib.suppress(DatakitError):  # a full disk: the state stays an older one, so it is done again
+            write_state(Path(request["state"]), path=request["path"], dest=request["dest"], state=state, **more)
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the trainer is gone; the state file says the same
+            self._out.write(json.dumps(answer) + "\n")
+            self._out.flush()
+
+
+def write_state(file: Path, *, path: str, dest: str, state: str, **more: object) -> None:
+    """Keep the state of one commit: `staged`, `uploading`, `verified` or `failed`."""
+    value = {"format": STATE_FORMAT, "state": state, "path": path, "dest": dest, **more}
+    disk.write_atomic(file, json.dumps(value, indent=2).encode() + b"\n")
+
+
+def kind_of(error: DatakitError) -> str:
+    """The public class of an error."""
+    return next(each.__name__ for each in type(error).__mro__ if each.__module__ == DatakitError.__module__)
+
+
+def requests_from(stream: TextIO) -> Iterator[dict[str, Any]]:
+    """One request a line; a torn last line, of a trainer that was killed while it wrote, is dropped."""
+    for line in stream:
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the agent on stdin and stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides when to stop
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    inbox = Inbox()
+
+    def read() -> None:
+        try:
+            for request in requests_from(sys.stdin):
+                inbox.put(request)
+        finally:
+            inbox.end()
+
+    threading.Thread(target=read, name="datakit-agent-inbox", daemon=True).start()
+    Agent(inbox, sys.stdout, queue_dir=Path(arguments[0])).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

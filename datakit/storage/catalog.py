@@ -1,0 +1,90 @@
+"""catalog: which commits lie below a place, and bringing the newest of them here.
+
+It finds candidates by one listing and believes manifests only: a folder without one is no commit, and one whose bytes
+do not verify is passed over for the next older, with the reason.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import InputError, IntegrityError, NotFound
+from datakit.storage.access import StoreOptions
+from datakit.storage.moves import SyncSettings, patient
+from datakit.storage.store import open_location
+from datakit.storage.sync import sync
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What was brought here.
+
+    Attributes:
+        name: The commit's folder name, or None when nothing newer was there.
+        skipped: Newer ones that did not verify, each with the reason.
+    """
+
+    name: str | None
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def commits_at(
+    place: str,
+    *,
+    pattern: str = "step-*",
+    settings: SyncSettings | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+) -> list[str]:
+    """Names of the folders directly below a place that hold a manifest, later in the alphabet first.
+
+    Args:
+        place: A path or URL; one where nothing is yet holds none.
+        pattern: Which names count.
+        settings: Whose patience is used.
+        stores: Named stores.
+    """
+    location = open_location(place, stores=stores)
+    top = f"{location.prefix}/" if location.prefix else ""
+    try:
+        keys = [info.key for info in patient(location, settings or SyncSettings()).list(location.prefix)]
+    except NotFound as error:
+        if location.path is None or location.path.exists():
+            raise
+        del error
+        return []
+    steps = (key.removeprefix(top).split("/") for key in keys)
+    names = {step[0] for step in steps if len(step) == 2 and step[1] == MANIFEST_NAME}
+    return sorted(fnmatch.filter(names, pattern), reverse=True)
+
+
+def pull_newest(
+    place: str,
+    directory: Path,
+    *,
+    after: str | None = None,
+    pattern: str = "step-*",
+    settings: SyncSettings | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+) -> Pulled:
+    """Bring the newest commit below a place into a directory, under its own name, if it is newer than `after`.
+
+    Raises:
+        NotFound: The bucket is not there.
+        StoreUnavailable: The store cannot be asked.
+    """
+    skipped: list[tuple[str, str]] = []
+    base = str(place).rstrip("/")
+    for name in commits_at(base, pattern=pattern, settings=settings, stores=stores):
+        if after is not None and name <= after:
+            break
+        try:
+            sync(f"{base}/{name}", Path(directory) / name, settings=settings, stores=stores)
+        except (InputError, IntegrityError) as error:
+            skipped.append((name, error.message))
+            continue
+        return Pulled(name, tuple(skipped))
+    return Pulled(None, tuple(skipped))

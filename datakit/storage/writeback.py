@@ -1,0 +1,269 @@
+"""writeback: commits go to a colder tier while training goes on.
+
+The trainer's side. It starts the agent (a process of its own, by exec), offers commits to it, and hears what became of
+them; it never loads an object-store client and never waits for the network, except in `fetch_newest` and `close`. The
+state of each commit lies in a file of the queue directory: staged, uploading, verified or failed. So nothing is lost
+with the trainer, the agent or the machine's patience: a new start offers again whatever is not verified.
+
+Trouble with an upload is told (`poll`, `unpublished`), never raised: it must not stop training and must not be silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from datakit import errors
+from datakit.errors import DatakitError
+from datakit.storage import disk
+from datakit.storage.access import StoreOptions
+from datakit.storage.agent import write_state
+from datakit.storage.catalog import Pulled
+from datakit.storage.commit import read_manifest
+
+State: TypeAlias = Literal["staged", "uploading", "verified", "failed"]
+
+MAX_STARTS = 4
+"""How often an agent that died is started in one attempt; more is not bad luck."""
+
+AGENT_LOG = "agent.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A commit is whole and verified at its destination: the local one may go."""
+
+    path: Path
+    bytes: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A commit could not be published; `waiting` says that it is tried again by itself."""
+
+    path: Path
+    message: str
+    hint: str | None
+    waiting: bool
+
+
+class WriteBack:
+    """Publishes commits below a URL in the background.
+
+    Args:
+        dest_url: Where commits go: each to `<dest_url>/<its directory's name>`.
+        queue_dir: Directory for the states; the run's own.
+        options: How to reach the store, handed to the agent in its environment, or None for what is there.
+        env: More variables for the agent.
+
+    Example:
+        >>> back = WriteBack("s3://bucket/runs/a", queue_dir=Path("runs/a/write-back"))  # doctest: +SKIP
+        >>> back.start()  # doctest: +SKIP
+        >>> back.offer(Path("runs/a/checkpoints/step-00000010"))  # doctest: +SKIP
+        >>> back.close(deadline_s=60)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        dest_url: str,
+        *,
+        queue_dir: Path,
+        options: StoreOptions | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.dest_url = dest_url.rstrip("/")
+        self.queue_dir = Path(queue_dir)
+        self._env = {**(options.to_environment() if options else {}), **(env or {})}
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        self._pending: dict[Path, str] = {}
+        self._heard = b""
+        self._said: list[Published | Failed] = []
+        self._answers: list[dict[str, Any]] = []
+
+    def start(self) -> None:
+        """Start the agent, and offer again what an earlier attempt left unverified.
+
+        Raises:
+            DatakitError: The queue directory cannot be written.
+        """
+        disk.make_dirs(self.queue_dir)
+        self._start_agent()
+        for file in sorted(self.queue_dir.glob("*.json")):
+            state = _read_state(file)
+            if state is not None and state["state"] != "verified" and Path(state["path"]).is_dir():
+                self._send_offer(Path(state["path"]), state["dest"], file)
+
+    def offer(self, commit: Path) -> None:
+        """Have a commit published; returns at once. What goes wrong is told by `poll`."""
+        commit = Path(commit).absolute()
+        file = self._state_file(commit.name)
+        dest = f"{self.dest_url}/{commit.name}"
+        try:
+            digest = read_manifest(commit).digest
+            state = _read_state(file)
+            if state is not None and state["state"] == "verified" and state.get("manifest_digest") == digest:
+                return
+            write_state(file, path=str(commit), dest=dest, state="staged", manifest_digest=digest)
+        except DatakitError as error:
+            self._said.append(Failed(commit, error.message, error.hint, waiting=False))
+            return
+        self._send_offer(commit, dest, file)
+
+    def poll(self) -> list[Published | Failed]:
+        """What became of offers since the last call; never waits."""
+        self._listen(0.0)
+        said, self._said = self._said, []
+        return said
+
+    def state(self, name: str) -> State | None:
+        """How far the commit of this name is, also from an earlier attempt; None when it was never offered."""
+        state = _read_state(self._state_file(name))
+        return None if state is None else state["state"]
+
+    def unpublished(self) -> dict[str, str]:
+        """Commits that were offered and are not verified, each with the last thing that is known of it."""
+        found = {}
+        for file in sorted(self.queue_dir.glob("*.json")):
+            state = _read_state(file)
+            if state is not None and state["state"] != "verified":
+                found[file.stem] = str(state.get("message") or state["state"])
+        return found
+
+    def fetch_newest(self, directory: Path, *, after: str | None = None, pattern: str = "step-*") -> Pulled:
+        """Bring the newest commit of the destination here, if it is newer than `after`; waits for it.
+
+        Raises:
+            NotFound, NotAllowed, StoreUnavailable, ...: As `datakit sync` would; this is before training.
+        """
+        self._answers.clear()
+        self._send({"op": "pull", "source": self.dest_url, "dest": str(directory), "pattern": pattern, "after": after})
+        starts = self._starts
+        while not self._answers:
+            self._listen(1.0)
+            if self._agent is None or self._starts != starts:
+                raise DatakitError(f"the agent ended while it looked at {self.dest_url}", hint=self._log_hint())
+        answer = self._answers.pop()
+        if answer["event"] == "failed":
+            raise getattr(errors, answer["error"])(answer["message"], hint=answer["hint"], subject=self.dest_url)
+        return Pulled(answer["name"], tuple((name, reason) for name, reason in answer["skipped"]))
+
+    def close(self, deadline_s: float) -> dict[str, str]:
+        """Let the agent finish what it has, and say what is not published when the time is over.
+
+        Args:
+            deadline_s: Seconds to wait; the agent goes on by itself after that, and the next start takes up the rest.
+        """
+        until = time.monotonic() + deadline_s
+        agent, self._agent = self._agent, None
+        if agent is not None and agent.stdin is not None and agent.stdout is not None:
+            with contextlib.suppress(BrokenPipeError):
+                agent.stdin.close()
+            while agent.poll() is None and (left := until - time.monotonic()) > 0:
+                self._hear(agent, min(left, 0.5))
+            self._hear(agent, 0.0)
+            agent.stdout.close()
+        return self.unpublished()
+
+    def _start_agent(self) -> None:
+        self._starts += 1
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        env = {**os.environ, **self._env, "PYTHONPATH": path, "TOKIO_WORKER_THREADS": "2"}
+        with disk.at_door(self.queue_dir), open(self.queue_dir / AGENT_LOG, "ab") as log:
+            self._agent = subprocess.Popen(
+                # -P: a file of the working directory must not stand in for one of the library
+                [sys.executable, "-P", "-m", "datakit.storage.agent", str(self.queue_dir)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+            )
+        self._heard = b""
+
+    def _state_file(self, name: str) -> Path:
+        return self.queue_dir / f"{name}.json"
+
+    def _send_offer(self, commit: Path, dest: str, file: Path) -> None:
+        self._pending[commit] = dest
+        self._send({"op": "publish", "path": str(commit), "dest": dest, "state": str(file)})
+
+    def _send(self, request: dict[str, Any]) -> None:
+        if self._agent is None or self._agent.stdin is None:
+            return  # not started or closed: the state file says `staged`, the next start offers it
+        try:
+            self._agent.stdin.write(json.dumps(request).encode() + b"\n")
+            self._agent.stdin.flush()
+        except BrokenPipeError:
+            self._revive()
+
+    def _listen(self, timeout_s: float) -> bool:
+        """Take in what the agent says; start it again if it has died. Whether something was heard."""
+        if self._agent is None:
+            return False
+        heard = self._hear(self._agent, timeout_s)
+        if not heard and self._agent.poll() is not None:
+            self._revive()
+        return heard
+
+    def _revive(self) -> None:
+        if self._starts >= MAX_STARTS:
+            for commit in self._pending:
+                self._said.append(Failed(commit, "the agent ends again and again", self._log_hint(), waiting=False))
+            self._pending.clear()
+            self._agent = None
+            return
+        self._start_agent()
+        for commit, dest in list(self._pending.items()):
+            self._send_offer(commit, dest, self._state_file(commit.name))
+
+    def _hear(self, agent: subprocess.Popen[bytes], timeout_s: float) -> bool:
+        assert agent.stdout is not None
+        heard = False
+        while select.select([agent.stdout], [], [], timeout_s)[0]:
+            data = os.read(agent.stdout.fileno(), 65536)
+            if not data:
+                break
+            heard, timeout_s = True, 0.0
+            *lines, self._heard = (self._heard + data).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+        return heard
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        if answer["op"] == "pull":
+            self._answers.append(answer)
+            return
+        path = Path(answer["path"])
+        if answer["event"] == "verified":
+            self._pending.pop(path, None)
+            requests = answer["requests"]
+            count = sum(requests[name] for name in ("get", "head", "put", "list", "delete"))
+            self._said.append(Published(path, answer["bytes"], count))
+            return
+        waiting = answer["event"] == "waiting"
+        if not waiting:
+            self._pending.pop(path, None)
+        self._said.append(Failed(path, answer["message"], answer["hint"], waiting=waiting))
+
+    def _log_hint(self) -> str:
+        return f"See {self.queue_dir / AGENT_LOG}"
+
+
+def _read_state(file: Path) -> dict[str, Any] | None:
+    try:
+        state = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) and {"state", "path", "dest"} <= set(state) else None
