@@ -17,6 +17,7 @@ from frame.payload import blobs, truth_of_files
 NUM_SHARDS = {"quick": 4, "full": 10}
 SHARD_BYTES = {"quick": 64 * 1000**2, "full": 170 * 1000**2}
 PREFIX = "bench/shards"
+DATAKIT = "import sys; from datakit.cli.main import main; sys.exit(main())"  # what the console script runs
 
 
 @contextmanager
@@ -55,7 +56,9 @@ def check(output: Path, _report: Mapping[str, Any]) -> Truth:
 
 def with_datakit(work: Work) -> None:
     """The public function, as shipped."""
-    from datakit.storage.sync import sync
+    import obstore  # noqa: F401 -- datakit imports it when first used; an import is not the work
+
+    from datakit import sync
 
     with work.timed():
         sync(work.values["url"], work.output / "shards")
@@ -80,12 +83,19 @@ CLAIM = Claim(
             version=("cp", "--version"),
             note="a local copy, no server",
         ),
-        python_arm(
-            with_datakit,
+        Arm(
             name="datakit",
+            command=lambda work: [work.python, "-c", DATAKIT, "sync", work.values["url"], work.output / "shards"],
             environment=credentials,
             libraries=("datakit", "obstore", "google-crc32c"),
-            note="every 16 MiB part checked against the manifest, flushed to disk before it is visible",
+            note="the command; every 16 MiB part checked against the manifest, flushed before it is visible",
+        ),
+        python_arm(
+            with_datakit,
+            name="datakit.sync",
+            environment=credentials,
+            libraries=("datakit", "obstore", "google-crc32c"),
+            note="the same from Python, which shows how much of it is start and imports",
         ),
         Arm(
             name="s5cmd",

@@ -46,7 +46,7 @@ def with_datakit(work: Work) -> None:
     """The public function, as shipped: all cores, checksums, digests, index, manifest, flushed."""
     import pyarrow.ipc  # noqa: F401 -- datakit imports it when first used; an import is not the work
 
-    from datakit.pack.build import pack
+    from datakit import pack
 
     with work.timed():
         pack(work.data, work.output / "dataset")

@@ -24,7 +24,7 @@ NUM_PAIRS = {"quick": 5_000, "full": 50_000}
 @contextmanager
 def stage(bench: Bench) -> Iterator[Stage]:
     """The pairs, packed by the datakit of this checkout, with a list of where each payload is."""
-    from datakit.pack.build import pack
+    from datakit import pack
 
     num_pairs = NUM_PAIRS[bench.size]
     source = pairs(bench.data, num_pairs=num_pairs)
