@@ -69,6 +69,11 @@ class ObstoreStore:
         return self._url
 
     @property
+    def options(self) -> StoreOptions:
+        """How it is reached; for whoever has another process reach it."""
+        return self._options
+
+    @property
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         return self._meter.counts
