@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Engine, cores
 from datakit.pack.planning import PlannedSplit, plan
-from datakit.pack.records import Reader, Record
+from datakit.pack.records import Batch
 from datakit.pack.scan import fetched, is_remote, scan
 from datakit.pack.writing import (
     BuiltShard,
@@ -33,6 +34,7 @@ from datakit.pack.writing import (
     keep_shard,
     standing_manifest,
     standing_shards,
+    sync_shard,
     write_shard,
 )
 from datakit.storage import disk
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
 
 WORKER_BYTES = 32 * 2**20
 """Below this much in all, starting worker processes (0.3 s each) costs more than it saves."""
+
+
+_SYNCERS = 2
+"""Threads that wait for the disk while workers build; more only queue at the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,20 +180,21 @@ def pack(
 class _Task:
     path: Path
     dataset: str
-    records: tuple[Record, ...]
+    batch: Batch
+    shard_bytes: int
 
 
 def build_shard(task: _Task) -> BuiltShard:
-    """Build one planned shard; a pure function of the records' bytes."""
-    with Reader() as reader, disk.at_door(task.path):
-        return write_shard(task.path, (reader.sample(record) for record in task.records), dataset=task.dataset)
+    """Build one planned shard; its bytes follow from the records' bytes alone."""
+    with disk.at_door(task.path):
+        return write_shard(task.path, task.batch.samples(), dataset=task.dataset, expected_bytes=task.shard_bytes)
 
 
 def _execute(
     splits: Sequence[PlannedSplit], *, settings: PackSettings, engine: Engine, on_event: OnEvent
 ) -> tuple[PackedDataset, ...]:
     """Build what is new, keep what is not, commit all splits or none that is not built."""
-    total = sum(len(shard.records) for split in splits for shard in split.shards)
+    total = sum(split.samples for split in splits)
     with contextlib.ExitStack() as stack:
         stagings = []
         for split in splits:
@@ -195,7 +202,7 @@ def _execute(
             stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
         kept = [_reusable(staging.previous, split) for staging, split in zip(stagings, splits, strict=True)]
         tasks = [
-            _Task(_shard_path(staging, ordinal), split.dataset, shard.records)
+            _Task(_shard_path(staging, ordinal), split.dataset, shard.batch, shard.shard_bytes)
             for staging, split, old in zip(stagings, splits, kept, strict=True)
             for ordinal, shard in enumerate(split.shards)
             if ordinal not in old
@@ -204,10 +211,15 @@ def _execute(
         on_event(Progress("pack", 0, total, "samples"))
         done = sum(built.totals.samples for old in kept for built in old.values())
         results: dict[Path, BuiltShard] = {}
-        for task, built in zip(tasks, engine.map(build_shard, tasks), strict=True):
-            results[task.path] = built
-            done += built.totals.samples
-            on_event(Progress("pack", done, total, "samples"))
+        with ThreadPoolExecutor(_SYNCERS) as pool:
+            synced = []
+            for task, built in zip(tasks, engine.map(build_shard, tasks), strict=True):
+                synced.append(pool.submit(sync_shard, task.path))
+                results[task.path] = built
+                done += built.totals.samples
+                on_event(Progress("pack", done, total, "samples"))
+            for waiting in synced:
+                waiting.result()
         datasets = []
         for staging, split, old in zip(stagings, splits, kept, strict=True):
             datasets.append(_finish(staging, split, old, results, settings))
@@ -251,16 +263,15 @@ def _with_digest(dataset: PackedDataset, staging: Staging) -> PackedDataset:
 
 
 def _planned(split: PlannedSplit, old: Mapping[int, BuiltShard]) -> PackedDataset:
-    records = [record for shard in split.shards for record in shard.records]
     return PackedDataset(
         split=split.split,
         path=split.path,
         name=split.dataset,
-        samples=len(records),
+        samples=split.samples,
         shards=len(split.shards),
         reused=len(old),
         shard_bytes=sum(shard.shard_bytes for shard in split.shards),
-        payload_bytes=sum(extent.size for record in records for _part, extent in record.parts),
+        payload_bytes=sum(shard.payload_bytes for shard in split.shards),
     )
 
 
@@ -272,9 +283,10 @@ def _reusable(previous: Manifest | None, split: PlannedSplit) -> dict[int, Built
     }
     kept = {}
     for ordinal, shard in enumerate(split.shards):
-        known = [(record.key, record.digest) for record in shard.records if record.digest is not None]
-        if len(known) == len(shard.records) and (found := there.get(_signature(known))) is not None:
-            kept[ordinal] = found
+        if shard.digests is not None:
+            found = there.get(_signature(zip(shard.keys, shard.digests, strict=True)))
+            if found is not None:
+                kept[ordinal] = found
     return kept
 
 

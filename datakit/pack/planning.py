@@ -6,25 +6,36 @@ depends on the records' keys, sizes and order and on the settings, and on nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from datakit.data.keys import key_hash, split_of
 from datakit.data.shard import END
 from datakit.errors import InputError
 from datakit.pack.cut import PackSettings, check_name, cut
-from datakit.pack.records import Record, check_unique, file_records, jsonl_records
+from datakit.pack.records import Batch, Records, list_files, list_lines
 from datakit.pack.scan import Fetched, Sources
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard to be: its records in order, and the bytes that it will have."""
+    """A shard to be.
 
-    records: tuple[Record, ...]
+    Attributes:
+        batch: Its records, in order.
+        keys: Their keys.
+        digests: Their sample digests, or None where the records were not read yet.
+        payload_bytes: Bytes of their parts.
+        shard_bytes: Bytes that the shard will have.
+    """
+
+    batch: Batch
+    keys: tuple[str, ...]
+    digests: tuple[bytes, ...] | None
+    payload_bytes: int
     shard_bytes: int
 
 
@@ -37,44 +48,67 @@ class PlannedSplit:
     dataset: str
     shards: tuple[PlannedShard, ...]
 
+    @property
+    def samples(self) -> int:
+        """Its samples."""
+        return sum(len(shard.keys) for shard in self.shards)
+
 
 def plan(sources: Sources, local: Fetched, *, dest: Path, settings: PackSettings) -> tuple[PlannedSplit, ...]:
     """Which records go into which shard of which split.
 
+    Args:
+        sources: The source's files.
+        local: The same as plain local files.
+        dest: Directory of the dataset, or with splits of all of them.
+        settings: How to pack.
+
     Raises:
         InputError: A record cannot be packed, keys are duplicate, or a split gets no record.
     """
-    if sources.kind == "jsonl":
-        records = list(jsonl_records(local.files, key_field=settings.key_field))
-    else:
-        records = list(file_records(local.files))
-    if not records:
+    records = _table(sources, local, settings)
+    if not len(records.keys):
         raise InputError(f"{sources.url} is empty: it holds no records", subject=sources.url)
-    check_unique(records)
     name = settings.name if settings.name is not None else dest.name
     check_name(name)
     if not settings.splits:
-        return (PlannedSplit(None, dest, name, _plan_shards(records, settings)),)
-    dealt: dict[str, list[Record]] = {split: [] for split in settings.splits}
-    for record in records:
-        dealt[split_of(record.key, settings.splits)].append(record)
+        everything = np.arange(len(records.keys))
+        return (PlannedSplit(None, dest, name, _plan_shards(records, everything, settings)),)
+    dealt: dict[str, list[int]] = {split: [] for split in settings.splits}
+    for position, key in enumerate(records.keys):
+        dealt[split_of(key, settings.splits)].append(position)
     if bare := [split for split, its in dealt.items() if not its]:
         raise InputError(
-            f"split {bare[0]} gets none of {len(records)} records",
+            f"split {bare[0]} gets none of {len(records.keys)} records",
             hint=f"Give it a larger weight than {settings.splits[bare[0]]}, or leave it out",
             subject=bare[0],
         )
     return tuple(
-        PlannedSplit(split, dest / split, f"{name}-{split}", _plan_shards(its, settings))
+        PlannedSplit(split, dest / split, f"{name}-{split}", _plan_shards(records, np.array(its, np.int64), settings))
         for split, its in dealt.items()
     )
 
 
-def _plan_shards(records: Sequence[Record], settings: PackSettings) -> tuple[PlannedShard, ...]:
-    hashes = np.array([key_hash(record.key) for record in records], np.uint64)
-    sizes = np.array([record.shard_bytes for record in records], np.int64)
-    shards = cut(hashes, sizes=sizes, target_bytes=settings.shard_bytes, layout=settings.layout)
-    return tuple(
-        PlannedShard(tuple(records[position] for position in shard), int(sizes[shard].sum()) + len(END))
-        for shard in shards
-    )
+def _table(sources: Sources, local: Fetched, settings: PackSettings) -> Records:
+    if sources.kind == "jsonl":
+        return list_lines(local.lines, key_field=settings.key_field)
+    return list_files(local.root, files=((file.name, file.bytes) for file in sources.files))
+
+
+def _plan_shards(records: Records, chosen: npt.NDArray[np.int64], settings: PackSettings) -> tuple[PlannedShard, ...]:
+    hashes = np.array([key_hash(records.keys[position]) for position in chosen.tolist()], np.uint64)
+    payload, sizes = records.part_bytes[chosen], records.shard_bytes[chosen]
+    planned = []
+    for shard in cut(hashes, sizes=sizes, target_bytes=settings.shard_bytes, layout=settings.layout):
+        positions = chosen[shard]
+        digests = records.digests(positions)
+        planned.append(
+            PlannedShard(
+                batch=records.take(positions),
+                keys=tuple(records.keys[position] for position in positions.tolist()),
+                digests=None if digests is None else tuple(digests),
+                payload_bytes=int(payload[shard].sum()),
+                shard_bytes=int(sizes[shard].sum()) + len(END),
+            )
+        )
+    return tuple(planned)

@@ -1,9 +1,10 @@
-"""records: raw items, each with a key and the places of its bytes; nothing is copied until a shard is built.
+"""records: raw items as tables of keys and places; no byte is copied until a shard is built.
 
-Two kinds of input: JSON lines (plain or .gz), where a record is a line whose bytes pass through untouched as the part
-`json`, and a folder of files, where a record is the files that share a stem (cut at the first dot, as webdataset
-does). Every record is checked while it is listed, so that a bad line stops a pack before anything is written; a file
-that changes between listing and reading is refused.
+Two kinds of input, two tables. `Lines`: JSON lines, where a record is a line whose bytes pass through untouched as the
+part `json`. `Files`: a folder, where a record is the files that share a stem (cut at the first dot, as webdataset
+does). Tables are columns, because a dataset may have millions of records; a batch of a table is what travels to a
+worker. Every record is checked while it is listed, so that a bad line stops a pack before anything is written, and
+again when it is read: a source that has changed in between is refused.
 
 What it does not do: object storage and decompression (`scan` lays such sources down as plain local files first).
 """
@@ -11,227 +12,366 @@ What it does not do: object storage and decompression (`scan` lays such sources 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Self
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 
 from datakit.data.keys import check_key, check_part, split_name
-from datakit.data.shard import Sample, member_bytes, sample_digest
+from datakit.data.shard import BLOCK_BYTES, Sample, member_bytes, sample_digest
 from datakit.errors import InputError
 from datakit.storage.disk import at_door
 
 JSON_PART = "json"
 BOM = b"\xef\xbb\xbf"
+DIGEST_BYTES = 16
 _LISTED = 10
 """Offenders that a message lists; it says how many more there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Where a part's bytes are: in a file at `path`, from `offset` on, or the whole file where `offset` is None."""
-
-    path: str
-    offset: int | None
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One raw item.
-
-    Attributes:
-        key: Its unique name.
-        parts: Name and place of each part.
-        source: Where it came from, as a person would look it up: `chat.jsonl:12`, or a path.
-        digest: `sample_digest` of its parts where listing it meant reading it anyway, else None.
-    """
-
-    key: str
-    parts: tuple[tuple[str, Extent], ...]
-    source: str
-    digest: bytes | None = None
-
-    @property
-    def shard_bytes(self) -> int:
-        """Bytes that it takes in a shard."""
-        return sum(member_bytes(extent.size) for _part, extent in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """A source that lies on a local disk: the name that messages use, its path and size in bytes."""
+class LineFile(NamedTuple):
+    """A plain JSON lines file on a local disk: the name that messages use, and its path."""
 
     name: str
     path: str
-    bytes: int
 
 
-def jsonl_records(files: Iterable[LocalFile], *, key_field: str) -> Iterator[Record]:
+class Batch(Protocol):
+    """Some records of a table, in order, as a value that travels to a worker."""
+
+    def __len__(self) -> int: ...
+
+    def samples(self) -> Iterator[Sample]:
+        """The records with their bytes.
+
+        Raises:
+            InputError: A source is not what it was when it was listed.
+        """
+        ...
+
+
+class Records(Protocol):
+    """A table of raw records; their order is the source's."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The unique name of each."""
+        ...
+
+    @property
+    def part_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each."""
+        ...
+
+    @property
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes that each takes in a shard."""
+        ...
+
+    def digests(self, positions: npt.NDArray[np.int64]) -> list[bytes] | None:
+        """`sample_digest` of some, where listing them meant reading them anyway, else None."""
+        ...
+
+    def take(self, positions: npt.NDArray[np.int64]) -> Batch:
+        """Some of them, in this order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Records of JSON lines: for each its key, file, line, place in the file, and sample digest (16 bytes each)."""
+
+    files: tuple[LineFile, ...]
+    keys: list[str]
+    file_of: npt.NDArray[np.int32]
+    line_of: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    part_bytes: npt.NDArray[np.int64]
+    all_digests: bytes
+
+    @property
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes that each takes in a shard."""
+        return self.part_bytes + BLOCK_BYTES + -self.part_bytes % BLOCK_BYTES
+
+    def where(self, position: int) -> str:
+        """Where a record came from, as a person would look it up: `chat.jsonl:12`."""
+        return f"{self.files[self.file_of[position]].name}:{self.line_of[position]}"
+
+    def digests(self, positions: npt.NDArray[np.int64]) -> list[bytes]:
+        """`sample_digest` of some."""
+        starts = (positions * DIGEST_BYTES).tolist()
+        return [self.all_digests[start : start + DIGEST_BYTES] for start in starts]
+
+    def take(self, positions: npt.NDArray[np.int64]) -> LineBatch:
+        """Some of them, in this order."""
+        return LineBatch(
+            files=self.files,
+            keys=[self.keys[position] for position in positions.tolist()],
+            file_of=self.file_of[positions],
+            line_of=self.line_of[positions],
+            offsets=self.offsets[positions],
+            sizes=self.part_bytes[positions],
+            digests=self.digests(positions),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LineBatch:
+    """Some lines."""
+
+    files: tuple[LineFile, ...]
+    keys: list[str]
+    file_of: npt.NDArray[np.int32]
+    line_of: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    digests: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def samples(self) -> Iterator[Sample]:
+        """The lines' bytes, each compared with the digest that it was listed with."""
+        rows = zip(
+            self.keys, self.file_of.tolist(), self.offsets.tolist(), self.sizes.tolist(), self.digests, strict=True
+        )
+        opened, descriptor = -1, -1
+        try:
+            for position, (key, number, offset, size, digest) in enumerate(rows):
+                if number != opened:
+                    if opened >= 0:
+                        os.close(descriptor)
+                    descriptor, opened = os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC), number
+                parts = {JSON_PART: os.pread(descriptor, size, offset)}
+                if sample_digest(parts) != digest:
+                    raise _changed(f"{self.files[number].name}:{self.line_of[position]}")
+                yield Sample(key, parts)
+        finally:
+            if opened >= 0:
+                os.close(descriptor)
+
+
+class Kind(NamedTuple):
+    """The parts that a sample of a folder has, sorted, and how each file's name goes on after the key and a dot."""
+
+    parts: tuple[str, ...]
+    suffixes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Records of a folder: for each its key, which parts it has (most have the same), and their sizes in bytes."""
+
+    root: str
+    keys: list[str]
+    kinds: tuple[Kind, ...]
+    kind_of: list[int]
+    sizes: list[tuple[int, ...]]
+
+    @property
+    def part_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each."""
+        return np.array([sum(sizes) for sizes in self.sizes], np.int64)
+
+    @property
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes that each takes in a shard."""
+        return np.array([sum(map(member_bytes, sizes)) for sizes in self.sizes], np.int64)
+
+    def digests(self, positions: npt.NDArray[np.int64]) -> None:  # noqa: ARG002 -- of the protocol
+        """Not known: files are not read while they are listed."""
+        return
+
+    def take(self, positions: npt.NDArray[np.int64]) -> FileBatch:
+        """Some of them, in this order."""
+        chosen = positions.tolist()
+        return FileBatch(
+            root=self.root,
+            kinds=self.kinds,
+            keys=[self.keys[position] for position in chosen],
+            kind_of=[self.kind_of[position] for position in chosen],
+            sizes=[self.sizes[position] for position in chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Some records of a folder."""
+
+    root: str
+    kinds: tuple[Kind, ...]
+    keys: list[str]
+    kind_of: list[int]
+    sizes: list[tuple[int, ...]]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def samples(self) -> Iterator[Sample]:
+        """The files' bytes, each of the size that it was listed with."""
+        for key, kind, sizes in zip(self.keys, self.kind_of, self.sizes, strict=True):
+            names, suffixes = self.kinds[kind]
+            stem = f"{self.root}/{key}."
+            yield Sample(
+                key,
+                {name: _read(stem + suffix, size) for name, suffix, size in zip(names, suffixes, sizes, strict=True)},
+            )
+
+
+def list_lines(files: Sequence[LineFile], *, key_field: str) -> Lines:
     """The records of JSON lines, in order; blank lines are none.
 
     Args:
         files: Plain JSON lines files.
-        key_field: The field that names a record.
+        key_field: The field that names a record; one without it is named by a hash of its bytes.
 
     Raises:
-        InputError: A line is not a JSON object, or its key cannot name a sample; the message names file and line.
+        InputError: A line is not a JSON object, or its key cannot name a sample (the message names file and line); or
+            keys are duplicate (the first ten are listed with their places).
     """
-    for source in files:
+    keys: list[str] = []
+    file_of, line_of, offsets, sizes, digests = array("i"), array("q"), array("q"), array("q"), bytearray()
+    for number, source in enumerate(files):
         with at_door(source.path), open(source.path, "rb") as file:
             offset = 0
-            for number, line in enumerate(file, start=1):
-                data = line.removesuffix(b"\n")
-                if data.strip():
-                    key = _key_of(data, key_field, f"{source.name}:{number}")
-                    extent = Extent(source.path, offset, len(data))
-                    where = f"{source.name}:{number}"
-                    yield Record(key, ((JSON_PART, extent),), where, sample_digest({JSON_PART: data}))
-                offset += len(line)
+            for line, data in enumerate(file, start=1):
+                record = data.removesuffix(b"\n")
+                if record.strip():
+                    keys.append(_key_of(record, key_field, source.name, line))
+                    file_of.append(number)
+                    line_of.append(line)
+                    offsets.append(offset)
+                    sizes.append(len(record))
+                    digests += sample_digest({JSON_PART: record})
+                offset += len(data)
+    lines = Lines(
+        files=tuple(files),
+        keys=keys,
+        file_of=np.array(file_of, np.int32),
+        line_of=np.array(line_of, np.int64),
+        offsets=np.array(offsets, np.int64),
+        part_bytes=np.array(sizes, np.int64),
+        all_digests=bytes(digests),
+    )
+    _check_unique(lines)
+    return lines
 
 
-def file_records(files: Iterable[LocalFile]) -> Iterator[Record]:
+def list_files(root: str, *, files: Iterable[tuple[str, int]]) -> Files:
     """The records of a folder: files that share a stem, in the order of their keys.
 
     Args:
-        files: The files, with names below the folder.
+        root: The folder.
+        files: Name below the folder and size in bytes of each.
 
     Raises:
         InputError: A file has no part name, or a name that a sample cannot have; offenders are listed.
     """
-    samples: dict[str, dict[str, Extent]] = {}
-    troubles = []
-    for file in files:
-        key, part = split_name(file.name)
-        part = part.lower()  # as every reader of such tars will
-        parts = samples.setdefault(key, {})
-        try:
-            check_part(part)
-            if not parts:
-                check_key(key)
-            if part in parts:
-                raise InputError(f"{file.name} and another file are both part {part} of sample {key}")
-        except InputError as error:
-            troubles.append(f"{file.name}: {error.message}")
-            continue
-        parts[part] = Extent(file.path, None, file.bytes)
+    samples: dict[str, list[tuple[str, str, int]]] = {}
+    troubles: list[str] = []
+    lower: dict[str, str] = {}
+    for name, size in files:
+        key, suffix = split_name(name)
+        part = lower.get(suffix)
+        if part is None:
+            part = lower[suffix] = suffix.lower()  # as every reader of such tars will
+            troubles += _broken_rules(check_part, part, name)
+        samples.setdefault(key, []).append((part, suffix, size))
+    keys = sorted(samples)
+    kinds: dict[Kind, int] = {}
+    kind_of, all_sizes = [], []
+    for key in keys:
+        names, suffixes, sizes = zip(*sorted(samples[key]), strict=True)
+        if len(set(names)) < len(names):
+            troubles.append(f"{key}.{suffixes[-1]}: another file is the same part of sample {key}")
+        troubles += _broken_rules(check_key, key, f"{key}.{suffixes[0]}")
+        kind_of.append(kinds.setdefault(Kind(names, suffixes), len(kinds)))
+        all_sizes.append(sizes)
     if troubles:
-        raise InputError(f"{_listing(troubles, 'file')} cannot be packed", hint="Rename or move them", subject=troubles)
-    for key in sorted(samples):
-        parts = samples[key]
-        yield Record(key, tuple(sorted(parts.items())), next(iter(parts.values())).path)
-
-
-def check_unique(records: Sequence[Record]) -> None:
-    """See that no two records have one key.
-
-    Raises:
-        InputError: Some do; the first ten keys are listed with their places.
-    """
-    first: dict[str, int] = {}
-    twins = []
-    for position, record in enumerate(records):
-        earlier = first.setdefault(record.key, position)
-        if earlier != position:
-            twins.append(f"{record.key} ({records[earlier].source} and {record.source})")
-    if twins:
         raise InputError(
-            f"{_listing(twins, 'duplicate key')}",
-            hint="Give each record a key of its own, or set pack.key_field to the field that does",
-            subject=twins[:_LISTED],
+            f"{_listing(troubles, 'file')} cannot be packed", hint="Rename or move them", subject=troubles[:_LISTED]
         )
+    return Files(root, keys, tuple(kinds), kind_of, all_sizes)
 
 
-class Reader:
-    """Read records' bytes; keeps the last sliced file open."""
-
-    def __init__(self) -> None:
-        self._path: str | None = None
-        self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def sample(self, record: Record) -> Sample:
-        """The record with its bytes.
-
-        Raises:
-            InputError: A file has another size than when it was listed.
-        """
-        parts = {}
-        for part, extent in record.parts:
-            data = (
-                self._whole(extent) if extent.offset is None else self._slice(extent.path, extent.offset, extent.size)
-            )
-            if len(data) != extent.size:
-                raise InputError(
-                    f"{extent.path} changed while it was packed: {extent.size} bytes were listed, {len(data)} read",
-                    hint="Pack again when nothing writes there",
-                    subject=extent.path,
-                )
-            parts[part] = data
-        if record.digest is not None and sample_digest(parts) != record.digest:
-            raise InputError(
-                f"{record.source} changed while it was packed",
-                hint="Pack again when nothing writes there",
-                subject=record.source,
-            )
-        return Sample(record.key, parts)
-
-    def _whole(self, extent: Extent) -> bytes:
-        descriptor = os.open(extent.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            # one byte more than listed shows a file that has grown
-            data = os.read(descriptor, extent.size + 1)
-            while len(data) < extent.size and (more := os.read(descriptor, extent.size + 1 - len(data))):
-                data += more
-            return data
-        finally:
-            os.close(descriptor)
-
-    def _slice(self, path: str, offset: int, size: int) -> bytes:
-        if path != self._path:
-            self._close()
-            self._descriptor, self._path = os.open(path, os.O_RDONLY | os.O_CLOEXEC), path
-        return os.pread(self._descriptor, size, offset)
-
-    def _close(self) -> None:
-        if self._path is not None:
-            os.close(self._descriptor)
-            self._path = None
+def _read(path: str, size: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # one byte more than listed shows a file that has grown
+        data = os.read(descriptor, size + 1)
+        while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+            data += more
+    finally:
+        os.close(descriptor)
+    if len(data) != size:
+        raise _changed(path)
+    return data
 
 
-def _key_of(data: bytes, key_field: str, where: str) -> str:
+def _changed(where: str) -> InputError:
+    return InputError(
+        f"{where} changed while it was packed", hint="Pack again when nothing writes there", subject=where
+    )
+
+
+def _key_of(data: bytes, key_field: str, name: str, line: int) -> str:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         said = "it starts with a byte-order mark" if data.startswith(BOM) else str(error).split(":")[0]
-        raise InputError(
-            f"{where} is not JSON: {said}", hint="Mend that line, or take it out, and pack again", subject=where
-        ) from None
+        where = f"{name}:{line}"
+        hint = "Mend that line, or take it out, and pack again"
+        raise InputError(f"{where} is not JSON: {said}", hint=hint, subject=where) from None
     if not isinstance(value, dict):
-        kinds = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
-        raise InputError(
-            f"{where} is {kinds.get(type(value), 'null')}, not a JSON object",
-            hint="Write one object a line",
-            subject=where,
-        )
-    name = value.get(key_field)
-    if name is None:
+        where = f"{name}:{line}"
+        found = _JSON_KINDS.get(type(value), "null")
+        raise InputError(f"{where} is {found}, not a JSON object", hint="Write one object a line", subject=where)
+    key = value.get(key_field)
+    if key is None:
         return blake2b(data, digest_size=8).hexdigest()
-    if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise InputError(f"{where}: field {key_field} is {name!r:.80}, not a name", subject=where)
+    if isinstance(key, bool) or not isinstance(key, (str, int)):
+        where = f"{name}:{line}"
+        raise InputError(f"{where}: field {key_field} is {key!r:.80}, not a name", subject=where)
     try:
-        check_key(str(name))
+        check_key(str(key))
     except InputError as error:
+        where = f"{name}:{line}"
         hint = "Set pack.key_field to another field; one that no record has names records by a hash of their bytes"
         raise InputError(f"{where}: {error.message}", hint=hint, subject=where) from None
-    return str(name)
+    return str(key)
+
+
+_JSON_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
+
+
+def _check_unique(lines: Lines) -> None:
+    if len(set(lines.keys)) == len(lines.keys):
+        return
+    first: dict[str, int] = {}
+    twins = []
+    for position, key in enumerate(lines.keys):
+        earlier = first.setdefault(key, position)
+        if earlier != position:
+            twins.append(f"{key} ({lines.where(earlier)} and {lines.where(position)})")
+    raise InputError(
+        _listing(twins, "duplicate key"),
+        hint="Give each record a key of its own, or set pack.key_field to the field that does",
+        subject=twins[:_LISTED],
+    )
+
+
+def _broken_rules(check: Callable[[str], None], value: str, where: str) -> list[str]:
+    try:
+        check(value)
+    except InputError as error:
+        return [f"{where}: {error.message}"]
+    return []
 
 
 def _listing(items: Sequence[str], noun: str) -> str:

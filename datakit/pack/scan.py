@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
 from datakit.errors import InputError, NotFound
-from datakit.pack.records import LocalFile
+from datakit.pack.records import LineFile
 from datakit.storage import disk
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ CONCURRENCY = 16
 _COPY_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A file of a source: its name below the source, its size in bytes, and its md5 or ETag where that is known."""
 
     name: str
@@ -107,9 +106,16 @@ def scan(
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A source as local files, and the requests that fetching took."""
+    """A source on a local disk.
 
-    files: tuple[LocalFile, ...]
+    Attributes:
+        root: The folder that the source's names lie in.
+        lines: For JSON lines, each file in plain form.
+        requests: Requests that fetching took.
+    """
+
+    root: str
+    lines: tuple[LineFile, ...]
     requests: int
 
 
@@ -127,10 +133,11 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
         NoSpace: The spool's disk is full.
     """
     try:
+        root, requests = _local_root(sources.url), 0
         if is_remote(sources.url):
-            yield _fetch_remote(sources, spool, stores)
-        else:
-            yield Fetched(tuple(_local_file(sources, file, spool) for file in sources.files), 0)
+            root, requests = str(spool), _fetch_remote(sources, spool, stores)
+        lines = [_plain(root, file.name, spool) for file in sources.files] if sources.kind == "jsonl" else []
+        yield Fetched(root, tuple(lines), requests)
     finally:
         disk.remove(spool)
 
@@ -187,16 +194,18 @@ def _md5(path: str) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _local_file(sources: Sources, file: SourceFile, spool: Path) -> LocalFile:
-    root = sources.url.removeprefix("file://")
-    path = root if os.path.isfile(root) else os.path.join(root, file.name)
-    if sources.kind == "jsonl" and file.name.endswith(".gz"):
-        return _unpacked(path, file.name, spool)
-    return LocalFile(file.name, path, file.bytes)
+def _local_root(url: str) -> str:
+    path = url.removeprefix("file://")
+    return os.path.dirname(path) or "." if os.path.isfile(path) else path
 
 
-def _unpacked(path: str, name: str, spool: Path) -> LocalFile:
-    target = _spool_path(spool, name.removesuffix(".gz"))
+def _plain(root: str, name: str, spool: Path) -> LineFile:
+    path = os.path.join(root, name)
+    return _unpacked(path, name, spool) if name.endswith(".gz") else LineFile(name, path)
+
+
+def _unpacked(path: str, name: str, spool: Path) -> LineFile:
+    target = _spool_path(spool, f"plain/{name}")
     with disk.at_door(target), open(target, "wb") as plain:
         try:
             with gzip.open(path, "rb") as packed:
@@ -204,7 +213,7 @@ def _unpacked(path: str, name: str, spool: Path) -> LocalFile:
                     plain.write(data)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(f"{name} is not a whole gzip file: {error}", hint="Fetch it again", subject=name) from None
-    return LocalFile(name, str(target), os.path.getsize(target))
+    return LineFile(name, str(target))
 
 
 def _spool_path(spool: Path, name: str) -> Path:
@@ -236,11 +245,11 @@ def _below(key: str, prefix: str) -> str | None:
     return None if (prefix and below == key) or not below or below.endswith("/") else below
 
 
-def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None) -> Fetched:
+def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None) -> int:
     location = _open(sources.url, stores)
     single = len(sources.files) == 1 and location.prefix.rpartition("/")[2] == sources.files[0].name
 
-    def fetch(file: SourceFile) -> LocalFile:
+    def fetch(file: SourceFile) -> None:
         key = location.prefix if single else f"{location.prefix.rstrip('/')}/{file.name}".lstrip("/")
         target = _spool_path(spool, file.name)
         with disk.at_door(target), open(target, "wb") as out:
@@ -248,13 +257,10 @@ def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptio
             for start in range(0, file.bytes, _PIECE_BYTES):
                 stop = min(start + _PIECE_BYTES, file.bytes)
                 out.write(location.store.read(key, start=start, stop=stop, etag=file.fingerprint))
-        if sources.kind == "jsonl" and file.name.endswith(".gz"):
-            return _unpacked(str(target), file.name, spool)
-        return LocalFile(file.name, str(target), file.bytes)
 
     with ThreadPoolExecutor(CONCURRENCY) as pool:
-        files = tuple(pool.map(fetch, sources.files))
-    return Fetched(files, int(location.store.requests.total))
+        list(pool.map(fetch, sources.files))
+    return int(location.store.requests.total)
 
 
 _PIECE_BYTES = 16 * 2**20

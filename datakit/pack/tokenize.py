@@ -38,6 +38,7 @@ from datakit.pack.writing import (
     make_shard,
     standing_manifest,
     standing_shards,
+    sync_shard,
     write_shard,
 )
 from datakit.storage.commit import Staging, commit, read_manifest
@@ -218,6 +219,7 @@ class _Work:
         else:
             path = staging.path / f"shard-{ordinal:06d}"
             built = write_shard(path, samples, dataset=self.target.name)
+            sync_shard(path)
             adopt_shard(staging, path, built)
         return _Origin(source, built.shard.name, **counts), built
 

@@ -75,44 +75,65 @@ class Standing:
     rows: Sequence[Row]
 
 
-def make_shard(samples: Iterable[Sample], *, dataset: str) -> tuple[BuiltShard, bytes, bytes]:
+def make_shard(
+    samples: Iterable[Sample], *, dataset: str, expected_bytes: int = 0
+) -> tuple[BuiltShard, memoryview, bytes]:
     """A shard's entries and totals, its bytes, and the bytes of its index; nothing is written.
 
     Args:
         samples: The samples, in order.
         dataset: The dataset's name, for the shard's name.
+        expected_bytes: Bytes that the shard will have, where that is known: room is made for them at once.
 
     Raises:
         InputError: A sample cannot be in a shard.
     """
-    pieces: list[bytes] = []
-    builder = ShardBuilder(pieces.append)
+    data = bytearray(expected_bytes)  # zeros cost nothing until they are touched
+    end = 0
+
+    def write(piece: bytes) -> None:
+        nonlocal end
+        # beyond the expected end the slice is empty, and this appends
+        data[end : end + len(piece)] = piece
+        end += len(piece)
+
+    builder = ShardBuilder(write)
     for sample in samples:
         builder.add(sample)
     rows = builder.finish()
-    data = b"".join(pieces)
-    pieces.clear()
-    shard = entry_of("", data)
+    view = memoryview(data)[:end]
+    shard = entry_of("", view)
     name = f"{dataset}-{shard.sha256[:NAME_DIGITS]}.tar"
     index = Index.from_rows(rows).to_bytes()
-    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows)), data, index
+    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows)), view, index
 
 
-def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
-    """Write a shard to `path`, a name that is free, and its index beside it, both fsynced.
+def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str, expected_bytes: int = 0) -> BuiltShard:
+    """Write a shard to `path`, a name that is free, and its index beside it; `sync_shard` puts them onto the disk.
 
     Raises:
         InputError: A sample cannot be in a shard.
         NoSpace: The disk is full.
     """
-    built, data, index = make_shard(samples, dataset=dataset)
+    built, data, index = make_shard(samples, dataset=dataset, expected_bytes=expected_bytes)
     _write(path, data)
     _write(Path(index_name(str(path))), index)
     return built
 
 
+def sync_shard(path: Path) -> None:
+    """Wait until what `write_shard` wrote to `path` is on the disk; leave it to a thread while others build."""
+    for written in (path, Path(index_name(str(path)))):
+        with at_door(written):
+            descriptor = os.open(written, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
 def adopt_shard(staging: Staging, path: Path, built: BuiltShard) -> None:
-    """Make what `write_shard` wrote to `path`, in the staging's directory, two members of the commit."""
+    """Make what `write_shard` wrote to `path`, in the staging's directory, and `sync_shard` synced, two members."""
     for written, entry in ((str(path), built.shard), (index_name(str(path)), built.index)):
         os.rename(written, staging.path / entry.name)
         staging.adopt(entry)
@@ -169,4 +190,3 @@ def _write(path: Path, data: Buffer) -> None:
         view = memoryview(data)
         while view:
             view = view[file.write(view) :]
-        os.fsync(file.fileno())
