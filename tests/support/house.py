@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "datakit"
+COMPUTED = "a computed name"  # what is known of import_module(variable)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _pattern(node: ast.expr) -> str:
         return str(node.value)
     if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
         return str(node.values[0].value).rstrip(".")
-    return "unknown"
+    return COMPUTED
 
 
 def _room_of(module: str, package: Path) -> str | None:

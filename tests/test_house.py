@@ -1,0 +1,242 @@
+"""The house stands as DESIGN.md section 2 draws it: one order of rooms, one door a library, nothing heavy at start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datakit.cli.main import COMMANDS
+from support import house
+from support.cli import environment
+
+# One total order: a room imports only what stands before it. Wings in the order of DESIGN.md section 2, rooms of a wing
+# in the order in which they need each other.
+ORDER = [
+    "errors",
+    "units",
+    "events",
+    "data/digest",
+    "data/keys",
+    "data/shard",
+    "data/index",
+    "data/manifest",
+    "data/order",
+    "storage/disk",
+    "storage/access",
+    "storage/answers",
+    "storage/counts",
+    "storage/objects",
+    "storage/store",
+    "storage/retry",
+    "storage/commit",
+    "storage/etags",
+    "storage/partial",
+    "storage/transfer",
+    "storage/compare",
+    "storage/moves",
+    "storage/sync",
+    "storage/catalog",
+    "storage/agent",
+    "storage/writeback",
+    "pack/records",
+    "pack/scan",
+    "pack/cut",
+    "pack/engines",
+    "pack/masks",
+    "pack/planning",
+    "pack/reading",
+    "pack/tokenizer",
+    "pack/verify",
+    "pack/writing",
+    "pack/build",
+    "pack/tokenize",
+    "version/lineage",
+    "feed/dataset",
+    "feed/loader",
+    "train/recipe",
+    "train/batch",
+    "train/checkpoint",
+    "train/attempt",
+    "train/metrics",
+    "train/model",
+    "train/result",
+    "train/signals",
+    "train/step",
+    "train/upload",
+    "train/loop",
+    "operate/doctor",
+    "settings",
+    "console",
+    "cli/frame",
+    "cli/pack",
+    "cli/verify",
+    "cli/inspect",
+    "cli/cat",
+    "cli/sync",
+    "cli/tokenize",
+    "cli/doctor",
+    "cli/main",
+]
+
+# By library: where it may enter. A wing ends with a slash.
+DOORS = {
+    "pyarrow": ["data/"],
+    "google_crc32c": ["data/"],
+    "xxhash": ["data/"],
+    "orjson": ["data/", "pack/"],
+    "numpy": ["data/", "pack/", "feed/", "train/"],
+    "obstore": ["storage/store"],
+    "fsspec": ["storage/store"],
+    "tokenizers": ["pack/"],
+    "ray": ["pack/"],
+    "torch": ["feed/", "train/"],
+    "transformers": ["pack/", "train/"],
+    "peft": ["train/"],
+    "safetensors": ["train/"],
+    "psutil": ["operate/"],
+    "pynvml": ["operate/"],
+    "pydantic": ["settings"],
+    "yaml": ["settings", "version/"],
+    "rich": ["console"],
+    "typer": ["cli/"],
+    # names that only a run knows: the lazy public names (test_public holds them) and the rooms that a worker preloads
+    house.COMPUTED: ["__init__", "pack/engines"],
+}
+
+# data/ is arithmetic: what it must not see
+PURE = {
+    "data/": [
+        "asyncio", "datetime", "glob", "io", "logging", "mmap", "multiprocessing", "os", "pathlib", "random", "secrets",
+        "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib", "uuid",
+    ],
+}  # fmt: skip
+
+# pydantic is not on the list because typer itself loads it for a command's help
+HEAVY = (
+    "torch",
+    "pyarrow",
+    "obstore",
+    "fsspec",
+    "dvc",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "numpy",
+    "rich",
+    "orjson",
+)
+
+
+def test_every_room_imports_only_what_stands_before_it() -> None:
+    """The list is the house, and imports go up the list only, those inside functions included."""
+    assert house.order_problems(ORDER) == []
+
+
+def test_every_library_enters_through_its_door() -> None:
+    """An outside library is imported in the rooms named for it and nowhere else; data/ touches no machine."""
+    assert house.door_problems(DOORS, PURE) == []
+
+
+def test_data_opens_and_prints_nothing() -> None:
+    """data/ takes bytes and gives values: it calls neither open nor print nor input."""
+    pure = [room for room in house.rooms() if room.name.startswith("data/")]
+
+    found = [room.name for room in pure for name in ("open", "print", "input") for _ in house.calls(room, name)]
+
+    assert pure
+    assert found == []
+
+
+def test_files_and_functions_are_short_and_named_by_a_noun() -> None:
+    """No file over 400 lines, no function over 40 lines of its own, no utils, no wing that re-exports."""
+    assert house.shape_problems(file_lines=400, function_lines=40) == []
+
+
+def test_every_check_that_is_switched_off_says_why() -> None:
+    """A noqa or a type: ignore carries its reason on the line."""
+    assert house.silent_ignores() == []
+
+
+def test_the_rules_find_what_is_wrong_in_a_bad_house(tmp_path: Path) -> None:
+    """Each rule names the file and line that breaks it; a rule that finds nothing here could find nothing at all."""
+    bad = tmp_path / "datakit"
+    files = {
+        "__init__.py": "",
+        "errors.py": '"""errors"""\ndef f():\n    from datakit.cli import main\n',
+        "data/__init__.py": "from datakit.data.shard import x\n",
+        "data/shard.py": '"""shard"""\nimport time\nimport torch\nfrom .index import y\n',
+        "data/index.py": '"""index"""\nimport importlib\nimportlib.import_module("obstore.x")\nx = 1  # noqa: E501\n',
+        "cli/main.py": '"""main"""\nif True:\n    import unheard_of\n' + "def long():\n" + "    x = 1\n" * 41,
+        "utils.py": "x = 1\n" * 11,
+    }
+    for name, text in files.items():
+        path = bad / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    order = house.order_problems(["errors", "data/shard", "data/index", "data/gone", "cli/main"], bad)
+    doors = house.door_problems({"torch": ["feed/"], "obstore": ["storage/store"]}, {"data/": ["time"]}, bad)
+    shape = house.shape_problems(bad, file_lines=45, function_lines=40)
+    silent = house.silent_ignores(bad)
+
+    assert order == [
+        "data/gone is on the list and is no file",
+        "utils is a file and not on the list",
+        "data/shard line 4 imports a relative import, which does not stand before it",
+        "errors line 3 imports cli/main, which does not stand before it",
+    ]
+    assert doors == [
+        "cli/main line 3 imports unheard_of, whose door is nowhere",
+        "data/index line 3 imports obstore, whose door is storage/store",
+        "data/shard line 2 imports time, and data/ is pure",
+        "data/shard line 3 imports torch, whose door is feed/",
+        "data/shard line 4 imports index, whose door is nowhere",
+    ]
+    assert shape == [
+        "cli/main: long has 42 lines",
+        "data/__init__ is not empty",
+        "utils is no noun",
+        "utils does not say what it is",
+    ]
+    assert silent == ["data/index line 4"]
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top names of all modules that a fresh interpreter holds after running the code."""
+    script = f"{code}\nimport sys, json; sys.stderr.write(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment(), timeout=60
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stderr)}
+
+
+def test_importing_datakit_loads_nothing_outside_the_standard_library() -> None:
+    """`import datakit` costs milliseconds: no library of others is loaded by it."""
+    bare = loaded_by("pass")
+
+    loaded = loaded_by("import datakit; datakit.DatakitError") - bare
+
+    assert {name for name in loaded if name not in sys.stdlib_module_names} == {"datakit"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    """Help needs typer only, whichever command is asked."""
+    code = f"from datakit.cli.main import main; assert main({words!r}) == 0"
+
+    loaded = loaded_by(code)
+
+    assert "typer" in loaded
+    assert loaded & set(HEAVY) == set()
+
+
+def test_settings_load_without_the_heavy_libraries() -> None:
+    """The rooms that hold settings load no torch, pyarrow, obstore or transformers: reading a file stays quick."""
+    loaded = loaded_by("import datakit.settings as s; s.load()")
+
+    assert "pydantic" in loaded
+    assert loaded.isdisjoint(set(HEAVY) - {"numpy", "rich", "orjson"})
