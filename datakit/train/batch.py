@@ -65,12 +65,14 @@ class StepBatch:
         numbers: Which samples of the dataset these are, in order, int64.
         tokens: Tokens of the samples, without padding.
         supervised_tokens: Positions that have a target.
+        largest_id: The largest token id; must be below the model's vocabulary.
     """
 
     passes: tuple[Pass, ...]
     numbers: torch.Tensor
     tokens: int
     supervised_tokens: int
+    largest_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Collate:
             numbers=torch.tensor([item.number for item in items], dtype=torch.int64),
             tokens=sum(len(ids) for ids, _ in pairs),
             supervised_tokens=sum(int(np.count_nonzero(mask[1:])) for _, mask in pairs),
+            largest_id=max(int(ids.max()) for ids, _ in pairs),
         )
 
 

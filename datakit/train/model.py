@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import os
+import platform
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,8 +86,6 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
         InputError: The directory holds no model that transformers can load.
         MissingExtra: transformers or torch is not installed.
     """
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" else "fp32"
     try:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
@@ -98,7 +97,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
             str(base.path),
             local_files_only=True,
             use_safetensors=True,
-            dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[precision],
+            dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[chosen_precision(precision, device)],
             attn_implementation="sdpa",
         )
     except (OSError, ValueError, KeyError) as error:
@@ -106,7 +105,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
     return model.to(device)
 
 
-def attach_adapter(model: Any, recipe: Recipe, *, base_name: str) -> Any:
+def attach_adapter(model: Any, recipe: Recipe) -> Any:
     """Put a fresh adapter on a model; its initial values follow from the recipe's seed alone.
 
     Raises:
@@ -124,7 +123,6 @@ def attach_adapter(model: Any, recipe: Recipe, *, base_name: str) -> Any:
         target_modules=sorted(recipe.targets),
         bias="none",
         task_type=TaskType.CAUSAL_LM,
-        base_model_name_or_path=base_name,
     )
     device = next(model.parameters()).device
     torch.manual_seed(derived_seed(recipe.seed, "adapter"))
@@ -151,10 +149,11 @@ def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
     return dict(sorted(found.items()))
 
 
-def adapter_config(model: Any) -> bytes:
+def adapter_config(model: Any, *, base_name: str) -> bytes:
     """`adapter_config.json` as stock peft reads it; deterministic bytes, no path of this machine in it."""
     config = model.peft_config["default"].to_dict()
     config["inference_mode"] = True
+    config["base_model_name_or_path"] = base_name
     plain = {
         key: sorted(value) if isinstance(value, set) else getattr(value, "value", value)
         for key, value in config.items()
@@ -220,3 +219,31 @@ def exact_arithmetic(*, threads: int) -> Iterator[None]:
 def usable_threads() -> int:
     """CPUs that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what does the arithmetic."""
+    from importlib.metadata import version
+
+    import datakit
+
+    names = ("torch", "transformers", "peft", "safetensors")
+    return {"datakit": datakit.__version__, "python": platform.python_version(), **{n: version(n) for n in names}}
+
+
+def geometry(*, device: torch.device, threads: int, precision: str) -> dict[str, Any]:
+    """What may change the last bits of a result and not its meaning."""
+    cpu = torch.backends.cpu.get_cpu_capability()
+    return {
+        "world_size": 1,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu {platform.machine()} {cpu}",
+        "precision": chosen_precision(precision, device),
+        "threads": threads,
+        "torch": torch.__version__,
+        "transformers": library_versions()["transformers"],
+    }
+
+
+def chosen_precision(precision: str, device: torch.device) -> str:
+    """What `auto` means on a device."""
+    return ("bf16" if device.type == "cuda" else "fp32") if precision == "auto" else precision

@@ -11,6 +11,7 @@ import pytest
 
 from datakit import InputError, IntegrityError, NotFound, UsageError, open_dataset
 from datakit.data.manifest import MANIFEST_NAME
+from support.cli import environment
 from support.tiny import text_samples, write_dataset
 
 SAMPLES = text_samples(23)
@@ -146,6 +147,7 @@ def test_opening_and_reading_loads_no_object_store_client(dataset_dir: Path) -> 
         "print(sorted({'obstore', 'fsspec', 'torch'} & set(sys.modules)))"
     )
 
-    out = subprocess.run([sys.executable, "-c", code, str(dataset_dir)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, str(dataset_dir)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
 
     assert out.stdout.strip() == "[]"

@@ -1,0 +1,308 @@
+"""checkpoint: the state of a run as a commit, `checkpoints/step-<8 digits>`.
+
+Members: `adapter_model.safetensors` and `adapter_config.json` (stock `peft` loads them), `optimizer.safetensors` (by
+parameter name), `state.json`, `lineage.json`, and the manifest that makes it valid. No state of a random generator is
+kept: dropout is seeded anew in every pass from (seed, step, pass).
+
+Promises: the same state gives the same bytes; loading is strict in names and shapes and unpickles nothing; values
+that are not finite are never committed; pruning never removes the last checkpoint that verifies, nor one that a colder
+tier still needs. Does not decide when to save or where to resume: `loop` and `attempt` do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datakit.data.order import Cursor
+from datakit.errors import DatakitError, InputError, IntegrityError, MissingExtra, UsageError
+from datakit.storage import disk
+from datakit.storage.commit import commit, newest, verify_commit
+from datakit.version.lineage import LINEAGE_NAME
+
+try:
+    import torch
+    from safetensors.torch import load_file
+    from safetensors.torch import save as safetensors_bytes
+except ImportError as missing:
+    raise MissingExtra(missing.name or "torch", extra="train") from None
+
+ADAPTER_NAME = "adapter_model.safetensors"
+CONFIG_NAME = "adapter_config.json"
+OPTIMIZER_NAME = "optimizer.safetensors"
+STATE_NAME = "state.json"
+STATE_FORMAT = 1
+CHECKPOINT_GLOB = "step-" + "[0-9]" * 8
+
+_DAMAGED = "damaged-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where a run stands.
+
+    Attributes:
+        step: Optimizer steps done.
+        cursor: Where the next step's samples begin.
+        samples: Samples consumed since the run began, by all ranks.
+        tokens: Their tokens, without padding.
+        supervised_tokens: Their tokens that the loss counted.
+        order_digest: 64 hex: digest of the sequence of consumed sample numbers.
+        identity: What the state was written for: `data`, `base_model`, `settings`.
+        geometry: What may change bits but not the meaning: threads, device, library versions.
+        overrides: What the user allowed to differ at earlier resumes.
+    """
+
+    step: int
+    cursor: Cursor
+    samples: int
+    tokens: int
+    supervised_tokens: int
+    order_digest: str
+    identity: Mapping[str, Any]
+    geometry: Mapping[str, Any]
+    overrides: tuple[Mapping[str, Any], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """`state.json`; deterministic."""
+        value = {
+            "format": STATE_FORMAT,
+            "step": self.step,
+            "cursor": self.cursor.to_json(),
+            "samples": self.samples,
+            "tokens": self.tokens,
+            "supervised_tokens": self.supervised_tokens,
+            "order_digest": self.order_digest,
+            "identity": self.identity,
+            "geometry": self.geometry,
+            "overrides": list(self.overrides),
+        }
+        return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> State:
+        """From what `to_bytes` gave.
+
+        Raises:
+            InputError: The bytes are no such state.
+            UsageError: Its format number is one that this version does not read.
+        """
+        try:
+            value = json.loads(data)
+            if value["format"] != STATE_FORMAT:
+                message = f"{STATE_NAME} has format {value['format']!r}; this datakit reads {STATE_FORMAT}"
+                raise UsageError(message, hint="Upgrade: pip install --upgrade datakit")
+            return cls(
+                step=int(value["step"]),
+                cursor=Cursor.from_json(value["cursor"]),
+                samples=int(value["samples"]),
+                tokens=int(value["tokens"]),
+                supervised_tokens=int(value["supervised_tokens"]),
+                order_digest=str(value["order_digest"]),
+                identity=dict(value["identity"]),
+                geometry=dict(value["geometry"]),
+                overrides=tuple(value["overrides"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, DatakitError):
+                raise
+            raise InputError(f"{STATE_NAME} is not the state of a run: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A loaded checkpoint: its state, and its tensors on the CPU."""
+
+    path: Path
+    state: State
+    adapter: Mapping[str, torch.Tensor]
+    optimizer: Mapping[str, torch.Tensor]
+
+
+def step_name(step: int) -> str:
+    """Name of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    parameters: Mapping[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    state: State,
+    config: bytes,
+    lineage: bytes,
+) -> Path:
+    """Commit the state of a run below a directory.
+
+    Args:
+        directory: Where checkpoints lie.
+        parameters: What trains, by name.
+        optimizer: Whose state over these parameters is saved.
+        state: The counters.
+        config: `adapter_config.json`.
+        lineage: `lineage.json`.
+
+    Returns:
+        The checkpoint's directory.
+
+    Raises:
+        DatakitError: A value is not finite; nothing is committed.
+        NoSpace: The disk is full; nothing is committed.
+    """
+    adapter = adapter_tensors(parameters)
+    final = directory / step_name(state.step)
+    disk.make_dirs(directory)
+    with commit(final, kind="checkpoint", name=final.name) as staging:
+        staging.write(ADAPTER_NAME, tensor_bytes(adapter))
+        staging.write(CONFIG_NAME, config)
+        staging.write(OPTIMIZER_NAME, tensor_bytes(_optimizer_tensors(parameters, optimizer)))
+        staging.write(STATE_NAME, state.to_bytes())
+        staging.write(LINEAGE_NAME, lineage)
+        staging.about["step"] = state.step
+    return final
+
+
+def adapter_tensors(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    """The adapter on the CPU, by name.
+
+    Raises:
+        DatakitError: A value is not finite.
+    """
+    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise DatakitError(f"{name} holds values that are not finite; it is not saved", subject=name)
+    return tensors
+
+
+def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """A safetensors file; `format: pt` is what transformers and peft look for."""
+    return safetensors_bytes(dict(tensors), metadata={"format": "pt"})
+
+
+def _optimizer_tensors(
+    parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    return {
+        f"{slot}.{name}": value.detach().cpu().contiguous()
+        for name, parameter in parameters.items()
+        for slot, value in optimizer.state[parameter].items()
+    }
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint that `newest` verified.
+
+    Raises:
+        IntegrityError: A file is no safetensors file.
+        InputError: `state.json` is none.
+    """
+    with disk.at_door(path):
+        state = State.from_bytes((path / STATE_NAME).read_bytes())
+    return Checkpoint(path, state, _tensors(path / ADAPTER_NAME), _tensors(path / OPTIMIZER_NAME))
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+
+    try:
+        with disk.at_door(path):
+            return load_file(path)
+    except SafetensorError as error:
+        raise IntegrityError(f"{path} is not a safetensors file: {error}", subject=str(path)) from None
+
+
+def restore(
+    checkpoint: Checkpoint, *, parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """Put a checkpoint's tensors into the adapter and the optimizer, in place.
+
+    Raises:
+        IntegrityError: Names or shapes are not those of the adapter; nothing was changed.
+    """
+    slots = sorted({name.split(".", 1)[0] for name in checkpoint.optimizer})
+    wanted = {f"{slot}.{name}" for slot in slots for name in parameters}
+    for kind, have, want in (
+        ("adapter", set(checkpoint.adapter), set(parameters)),
+        ("optimizer", set(checkpoint.optimizer), wanted),
+    ):
+        if have != want:
+            odd = min(have ^ want)
+            raise IntegrityError(f"{checkpoint.path}: its {kind} and this one's differ in {odd}", subject=odd)
+    for name, parameter in parameters.items():
+        shapes = tuple(checkpoint.adapter[name].shape), tuple(parameter.shape)
+        if shapes[0] != shapes[1]:
+            message = f"{checkpoint.path}: {name} has shape {shapes[0]}, this adapter's has {shapes[1]}"
+            raise IntegrityError(message, subject=name)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(checkpoint.adapter[name])
+            # AdamW keeps its step count on the CPU and its moments where the parameter is
+            optimizer.state[parameter] = {
+                slot: value.clone() if slot == "step" else value.to(parameter.device, copy=True)
+                for slot in slots
+                for value in [checkpoint.optimizer[f"{slot}.{name}"]]
+            }
+
+
+def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:
+    """Rename a commit so that nobody takes it for what it was; an earlier one of the new name gives way."""
+    aside = path.with_name(prefix + path.name)
+    with disk.at_door(path):
+        disk.remove(aside)
+        path.rename(aside)
+    return aside
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The directories named like checkpoints, oldest first; whether one is valid, its manifest says."""
+    return sorted(path for path in directory.glob(CHECKPOINT_GLOB) if path.is_dir()) if directory.is_dir() else []
+
+
+def prunable(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
+    """Checkpoints that may be removed: older than the newest `keep` valid ones, and allowed by `may_go`.
+
+    Args:
+        directory: Where checkpoints lie.
+        keep: Valid ones that stay, at least 1.
+        may_go: Whether the one of this name may be removed, as far as colder tiers are concerned.
+    """
+    valid: list[Path] = []
+    found = checkpoints(directory)
+    for path in reversed(found):
+        if len(valid) == max(1, keep):
+            break
+        try:
+            verify_commit(path)
+        except DatakitError:
+            continue
+        valid.append(path)
+    if not valid:
+        return []
+    return [path for path in found if path < valid[-1] and may_go(path.name)] if len(valid) == max(1, keep) else []
+
+
+def prune(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
+    """Remove what `prunable` names, and say what it was."""
+    gone = prunable(directory, keep=keep, may_go=may_go)
+    for path in gone:
+        with disk.at_door(path):
+            # without its manifest it is no commit any more, whenever this is killed
+            (path / "manifest.json").unlink(missing_ok=True)
+            disk.remove(path)
+    return gone
+
+
+def newest_checkpoint(directory: Path) -> tuple[Path | None, tuple[tuple[Path, str], ...]]:
+    """The newest checkpoint that verifies, and newer ones that do not, each with the reason."""
+    found = newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
+    return found.path, found.skipped

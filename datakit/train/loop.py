@@ -1,0 +1,357 @@
+"""loop: batches to an adapter.
+
+Promises (law 9 of DESIGN.md): killed at any moment, any number of times, the same command ends with the same adapter,
+optimizer state and sequence of consumed samples, bit for bit, as the undisturbed run (on a CPU, or on the same kind of
+GPU in deterministic mode). What is not finite is never saved. Trouble with write-back never stops training and is never
+silent. A finished run that is started again only makes sure of what is there.
+
+Does not decode data, draw, or talk to object storage: a process started for it does that (`upload`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from datakit.errors import DatakitError, Refused
+from datakit.events import Note, OnEvent, Progress, ignore
+from datakit.feed.dataset import Dataset, open_dataset
+from datakit.feed.loader import Loader
+from datakit.storage import disk
+from datakit.storage.access import StoreOptions
+from datakit.storage.commit import commit, verify_commit
+from datakit.train.attempt import (
+    ADAPTER_DIR,
+    CHECKPOINTS_NAME,
+    LOCK_NAME,
+    Resume,
+    Start,
+    begin,
+    check_geometry,
+    read_run,
+    record_attempt,
+)
+from datakit.train.batch import Collate
+from datakit.train.checkpoint import (
+    ADAPTER_NAME,
+    CONFIG_NAME,
+    State,
+    adapter_tensors,
+    prune,
+    restore,
+    save_checkpoint,
+    set_aside,
+    tensor_bytes,
+)
+from datakit.train.metrics import METRICS_NAME, MetricsFile, Totals
+from datakit.train.model import (
+    BaseModel,
+    adapter_config,
+    attach_adapter,
+    exact_arithmetic,
+    geometry,
+    identify,
+    library_versions,
+    load_base,
+    pick_device,
+    trainable,
+    usable_threads,
+)
+from datakit.train.recipe import Recipe
+from datakit.train.result import SavedCheckpoint, TrainResult
+from datakit.train.signals import StopRequest, listen
+from datakit.train.step import Stepper, first_state, make_optimizer
+from datakit.train.upload import STOP_S, Upload
+from datakit.version.lineage import LINEAGE_NAME, build_lineage, to_bytes
+
+
+def train(
+    dataset: Path | str,
+    *,
+    model: Path | str,
+    output: Path | str,
+    settings: Recipe | None = None,
+    resume: Resume = "auto",
+    accept: Collection[str] = (),
+    smoke: bool = False,
+    write_back: str | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+    on_event: OnEvent = ignore,
+) -> TrainResult:
+    """Train a LoRA adapter on a tokenized dataset; started again, it continues where it was.
+
+    Args:
+        dataset: Directory of a tokenized dataset on the local disk.
+        model: Directory of the base model.
+        output: The run directory; the adapter is at `<output>/adapter` when the run is done.
+        settings: The recipe; its defaults when None.
+        resume: `auto` continues from the newest valid checkpoint here or at `write_back`; `never` starts anew.
+        accept: `data`, `model`, `settings`: what a resumed state may have been written for otherwise.
+        smoke: Rehearse: three steps into `<output>-smoke`, always anew.
+        write_back: URL below which checkpoints and the adapter are copied while training goes on.
+        stores: Named stores of the settings, for `write_back`.
+        on_event: Hears progress, notes and cautions.
+
+    Raises:
+        Refused: Another process trains there, or the state there was written for something else.
+        InputError: The dataset is not tokenized, or the model cannot be loaded.
+        DatakitError: The loss is not finite.
+        Interrupted: SIGTERM came; the state was saved, the same command continues.
+        KeyboardInterrupt: Ctrl-C came; the state was saved.
+
+    Example:
+        >>> import datakit
+        >>> result = datakit.train("data/tokens", model="models/base", output="runs/a")  # doctest: +SKIP
+        >>> result.adapter  # doctest: +SKIP
+    """
+    recipe, run = settings or Recipe(), Path(output)
+    if smoke:
+        recipe, run, write_back = recipe.rehearsal(), run.with_name(run.name + "-smoke"), None
+    disk.make_dirs(run)
+    with disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), listen() as stop:
+        if smoke:
+            _clear_rehearsal(run)
+        upload = Upload(write_back, run=run, stores=stores, on_event=on_event)
+        training = _Training(
+            data=open_dataset(dataset), base=identify(model), run=run, recipe=recipe, upload=upload, on_event=on_event
+        )
+        start = begin(
+            run,
+            identity=training.identity,
+            resume=resume,
+            accept=accept,
+            fetch=upload.fetch,
+            on_event=on_event,
+        )
+        return training.go(start, stop, smoke=smoke)
+
+
+def _clear_rehearsal(run: Path) -> None:
+    """Remove what an earlier rehearsal left; only what says that it is one."""
+    if any(path.name != LOCK_NAME for path in run.iterdir()) and not read_run(run).get("smoke"):
+        raise Refused(f"{run} is in the way of a rehearsal and is not an earlier one", hint=f"Remove it: rm -r {run}")
+    for path in run.iterdir():
+        if path.name != LOCK_NAME:
+            disk.remove(path)
+
+
+class _Training:
+    """One attempt, from the decision where to start to the finished adapter."""
+
+    def __init__(
+        self, *, data: Dataset, base: BaseModel, run: Path, recipe: Recipe, upload: Upload, on_event: OnEvent
+    ) -> None:
+        self.data = data
+        self.base = base
+        self.run = run
+        self.recipe = recipe
+        self.upload = upload
+        self.on_event = on_event
+        self.began = time.perf_counter()
+        self.totals = Totals()
+        self.loss: float | None = None
+        self.saved: list[str] = []
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "data": {"name": self.data.name, "layout_digest": self.data.digest, "samples": len(self.data)},
+            "base_model": {"name": self.base.name, "digest": self.base.digest},
+            "settings": self.recipe.deciding(),
+        }
+
+    def go(self, start: Start, stop: StopRequest, *, smoke: bool) -> TrainResult:
+        device = pick_device()
+        before = start.checkpoint.state.geometry if start.checkpoint else {}
+        threads = self.recipe.threads or before.get("threads") or usable_threads()
+        now = geometry(device=device, threads=threads, precision=self.recipe.precision)
+        if before:
+            check_geometry(before, now, on_event=self.on_event)
+        facts = {
+            "settings": self.recipe.to_json(),
+            "settings_digest": self.recipe.digest(),
+            "identity": self.identity,
+            "geometry": now,
+            "versions": library_versions(),
+            "write_back": self.upload.url,
+            "smoke": smoke,
+        }
+        record_attempt(self.run, start, facts=facts)
+        if start.checkpoint is not None and self._is_finished(start.checkpoint.state):
+            self.on_event(
+                Note(f"{self.run} is finished: {start.step} of {self.recipe.steps} steps, its adapter verifies")
+            )
+            with self.upload:
+                self.upload.offer(start.checkpoint.path)
+                self.upload.offer(self.run / ADAPTER_DIR)
+                unpublished = self.upload.finish()
+            return self._result(start, start.checkpoint.state, self.run / ADAPTER_DIR, unpublished)
+        with exact_arithmetic(threads=threads), self.upload:
+            stepper = self._prepare(start, now, device)
+            try:
+                self._steps(stepper, start, stop)
+            finally:
+                stepper.loader.close()
+            adapter = self._finish(stepper)
+            unpublished = self.upload.finish()
+        return self._result(start, stepper.state, adapter, unpublished)
+
+    def _is_finished(self, state: State) -> bool:
+        if state.step < self.recipe.steps:
+            return False
+        try:
+            verify_commit(self.run / ADAPTER_DIR)
+            return (self.run / ADAPTER_DIR / LINEAGE_NAME).read_bytes() == self._lineage(state)
+        except (DatakitError, OSError):
+            return False
+
+    def _prepare(self, start: Start, now: Mapping[str, Any], device: Any) -> Stepper:
+        loader = Loader(
+            self.data,
+            batch_size=self.recipe.samples_per_step,
+            seed=self.recipe.seed,
+            num_workers=self.recipe.num_workers,
+            collate=Collate(self.recipe.batch_size),
+            tail=self.recipe.tail,
+            pin_memory=device.type == "cuda",
+        )
+        loader.seek(start.cursor)
+        if left := loader.geometry.dropped():
+            self.on_event(Note(f"each epoch leaves out {left} of {len(self.data)} samples (train.tail drop)"))
+        model = load_base(self.base, precision=self.recipe.precision, device=device)
+        model = attach_adapter(model, self.recipe)
+        model.train()
+        parameters = trainable(model)
+        optimizer = make_optimizer(parameters, self.recipe)
+        state = first_state(identity=self.identity, geometry=now, overrides=start.overrides)
+        if start.checkpoint is not None:
+            restore(start.checkpoint, parameters=parameters, optimizer=optimizer)
+            state = dataclasses.replace(
+                start.checkpoint.state,
+                cursor=loader.cursor,
+                identity=self.identity,
+                geometry=now,
+                overrides=start.overrides,
+            )
+        return Stepper(
+            model,
+            parameters=parameters,
+            optimizer=optimizer,
+            loader=loader,
+            recipe=self.recipe,
+            state=state,
+            attempt=start.number,
+        )
+
+    def _steps(self, stepper: Stepper, start: Start, stop: StopRequest) -> None:
+        metrics = MetricsFile(self.run / METRICS_NAME, after_step=start.step)
+        metrics.open()
+        stall_s, saved_step = 0.0, start.step
+        stepper.restart_clock()
+        try:
+            while stepper.state.step < self.recipe.steps:
+                if not stop:
+                    row = stepper.take(save_stall_s=stall_s)
+                    metrics.add(row)
+                    self.totals.add(row)
+                    self.loss, stall_s = row.loss, 0.0
+                    self.on_event(Progress("train", row.step, self.recipe.steps, "steps"))
+                step = stepper.state.step
+                due = step % self.recipe.save_every_steps == 0 or step == self.recipe.steps or bool(stop)
+                if due and step > saved_step:
+                    metrics.sync()
+                    stall_s, saved_step = self._save(stepper), step
+                self.upload.poll()
+                if stop and step < self.recipe.steps:
+                    self._stopped(stop, saved_step)
+        finally:
+            metrics.close()
+
+    def _stopped(self, stop: StopRequest, step: int) -> None:
+        self.upload.finish(deadline_s=STOP_S)
+        self.on_event(Note(f"stopped at step {step} of {self.recipe.steps}; the same command continues"))
+        stop.raise_it(
+            f"stopped by {stop.signal.name if stop.signal else 'a signal'} at step {step} of {self.recipe.steps}",
+            hint="Run the same command again: it continues from there",
+        )
+
+    def _save(self, stepper: Stepper) -> float:
+        """Commit a checkpoint, offer it, drop old ones; the seconds that training stood still."""
+        began = time.perf_counter()
+        path = save_checkpoint(
+            self.run / CHECKPOINTS_NAME,
+            parameters=stepper.parameters,
+            optimizer=stepper.optimizer,
+            state=stepper.state,
+            config=adapter_config(stepper.model, base_name=self.base.name),
+            lineage=self._lineage(stepper.state),
+        )
+        self.saved.append(path.name)
+        self.upload.offer(path)
+        prune(path.parent, keep=self.recipe.keep, may_go=self.upload.may_go)
+        stall_s = time.perf_counter() - began
+        self.totals.save_stall_s += stall_s
+        self.on_event(Note(f"committed {path.name}" + ("" if self.loss is None else f", loss {self.loss:.4f}")))
+        return stall_s
+
+    def _lineage(self, state: State) -> bytes:
+        return to_bytes(
+            build_lineage(
+                run=self.run.resolve().name,
+                data=self.data.manifest,
+                base_model=self.identity["base_model"],
+                settings=self.recipe.deciding(),
+                settings_digest=self.recipe.digest(),
+                versions=library_versions(),
+                consumed={
+                    "steps": state.step,
+                    **state.cursor.to_json(),
+                    "samples_in_all": state.samples,
+                    "tokens": state.tokens,
+                    "supervised_tokens": state.supervised_tokens,
+                    "order_digest": state.order_digest,
+                },
+                overrides=state.overrides,
+            )
+        )
+
+    def _finish(self, stepper: Stepper) -> Path:
+        final = self.run / ADAPTER_DIR
+        if final.exists():
+            aside = set_aside(final, prefix="previous-")
+            self.on_event(Note(f"the adapter that was here before is kept as {aside.name}"))
+        with commit(final, kind="adapter", name=self.run.resolve().name) as staging:
+            staging.write(ADAPTER_NAME, tensor_bytes(adapter_tensors(stepper.parameters)))
+            staging.write(CONFIG_NAME, adapter_config(stepper.model, base_name=self.base.name))
+            staging.write(LINEAGE_NAME, self._lineage(stepper.state))
+            staging.about["step"] = stepper.state.step
+        self.upload.offer(final)
+        return final
+
+    def _result(self, start: Start, state: State, adapter: Path, unpublished: Mapping[str, str]) -> TrainResult:
+        here = self.run / CHECKPOINTS_NAME
+        return TrainResult(
+            adapter=adapter,
+            run=self.run,
+            steps=state.step,
+            attempt=start.number,
+            resumed_from=f"{start.checkpoint.path.name} ({start.source})" if start.checkpoint else None,
+            loss=self.loss,
+            samples=state.samples,
+            tokens=state.tokens,
+            supervised_tokens=state.supervised_tokens,
+            tokens_per_s=self.totals.tokens_per_s,
+            data_wait_share=self.totals.data_wait_share,
+            save_stall_s=self.totals.save_stall_s,
+            seconds=time.perf_counter() - self.began,
+            order_digest=state.order_digest,
+            checkpoints=tuple(
+                SavedCheckpoint(name=name, local=(here / name).is_dir(), remote=self.upload.status(name))
+                for name in self.saved
+            ),
+            write_back=self.upload.url,
+            unpublished=unpublished,
+        )

@@ -1,0 +1,82 @@
+"""signals: how the world outside asks a training to stop, and how it is heard.
+
+SIGTERM (a reclaimed machine, a scheduler) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step;
+the run is then saved and ends with exit code 75 or 130. A second SIGINT ends it at once, without saving. Inside a DVC
+stage the kernel is asked for SIGTERM when the parent dies, because dvc forwards no signal (measured with dvc 3.67.1).
+
+Promises: handlers that were set before are put back. Does nothing outside the main thread, where Python has no signals.
+Source: prctl(2), PR_SET_PDEATHSIG, of the Linux man-pages project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+
+from datakit.errors import Interrupted
+
+_PR_SET_PDEATHSIG = 1
+
+
+class StopRequest:
+    """Whether, and by which signal, the run was asked to stop."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 -- the shape of a signal handler
+        """Handle a signal."""
+        if number == signal.SIGINT and self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
+
+    def raise_it(self, message: str, *, hint: str) -> None:
+        """End the run as the signal asks, after its state was saved.
+
+        Raises:
+            KeyboardInterrupt: It was Ctrl-C.
+            Interrupted: It was SIGTERM.
+        """
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Interrupted(message, hint=hint)
+
+
+@contextlib.contextmanager
+def listen(env: Mapping[str, str] = os.environ) -> Iterator[StopRequest]:
+    """Hear SIGTERM and SIGINT for the length of the block.
+
+    Args:
+        env: Where `DVC_STAGE` tells that a DVC stage runs this process.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.signal(number, request.hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    if env.get("DVC_STAGE"):
+        end_with_parent()
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to send SIGTERM to this process when its parent dies; on other systems than Linux, nothing."""
+    parent = os.getppid()
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is None:
+        return
+    prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the kernel was asked
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,152 @@
+"""upload: write-back while training goes on, seen from the trainer.
+
+The trainer never loads an object-store client: the agent process of `storage.writeback` publishes commits, and brings a
+newer checkpoint onto a fresh machine.
+
+Promises: trouble is said as a caution, once each, and in the result, and is never raised into training; what has no
+verified copy yet is offered again by the next attempt; a local checkpoint may be dropped only when it, or a newer one,
+has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing is here to continue:
+whether to begin anew beside a state that may exist is not for a program to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from datakit.errors import DatakitError
+from datakit.events import Caution, Note, OnEvent
+from datakit.storage.access import StoreOptions
+from datakit.storage.store import ObstoreStore, open_location
+from datakit.storage.writeback import Failed, Published, WriteBack
+from datakit.train.checkpoint import CHECKPOINT_GLOB, step_name
+
+QUEUE_NAME = "write-back"
+FINISH_S = 600.0
+"""The most that a finished run waits for its last uploads; a store that is only slow gets there in this time."""
+
+STOP_S = 20.0
+"""The most that a stopped run waits: Kubernetes grants 30 s between SIGTERM and SIGKILL by default."""
+
+
+class Upload:
+    """Where commits go, if anywhere.
+
+    Args:
+        url: URL or path below which commits are copied, or None.
+        run: The run directory.
+        stores: Named stores.
+        on_event: Hears what becomes of uploads.
+    """
+
+    def __init__(
+        self, url: str | None, *, run: Path, stores: Mapping[str, StoreOptions] | None, on_event: OnEvent
+    ) -> None:
+        self.url: str | None = None
+        self._on_event = on_event
+        self._back: WriteBack | None = None
+        self._started = False
+        self._told: set[tuple[str, str]] = set()
+        self._trouble: dict[str, str] = {}
+        self._run = run
+        if url is not None:
+            place = open_location(url, stores=stores)
+            options = place.store.options if isinstance(place.store, ObstoreStore) else None
+            self.url = place.url if place.path is None else str(place.path.absolute())
+            self._back = WriteBack(self.url, queue_dir=run / QUEUE_NAME, options=options)
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._back is not None and self._started:
+            self._back.close(deadline_s=0.0)  # the agent goes on by itself with what it has
+            self._started = False
+
+    def _start(self) -> None:
+        if self._back is not None and not self._started:
+            self._back.start()
+            self._started = True
+
+    def fetch(self, directory: Path, step: int) -> str | None:
+        """Bring the newest checkpoint of the destination here if it is newer than a step; say from where, or None.
+
+        Args:
+            directory: Where checkpoints lie.
+            step: The newest valid one that is here, -1 for none.
+
+        Raises:
+            DatakitError: The destination cannot be asked, and nothing is here.
+        """
+        if self._back is None:
+            return None
+        self._start()
+        after = step_name(step) if step >= 0 else None
+        try:
+            pulled = self._back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB)
+        except DatakitError as error:
+            if step < 0:
+                raise
+            self._on_event(Caution(f"{self.url} cannot be asked for a newer checkpoint: {error.message}", error.hint))
+            return None
+        for name, reason in pulled.skipped:
+            self._on_event(Caution(f"{self.url}/{name} is not valid and is passed over: {reason}"))
+        return self.url if pulled.name is not None else None
+
+    def offer(self, path: Path) -> None:
+        """Have a commit copied; returns at once."""
+        if self._back is not None:
+            self._back.offer(path)
+
+    def poll(self) -> None:
+        """Tell what became of offers; never waits."""
+        for said in self._back.poll() if self._back is not None else ():
+            self._tell(said)
+
+    def _tell(self, said: Published | Failed) -> None:
+        name = said.path.name
+        if isinstance(said, Published):
+            self._trouble.pop(name, None)
+            self._on_event(Note(f"{name} is verified at {self.url}/{name}"))
+            return
+        self._trouble[name] = said.message
+        if (name, said.message) not in self._told:
+            self._told.add((name, said.message))
+            going_on = "it is tried again" if said.waiting else "it is kept here"
+            self._on_event(Caution(f"{name} is not at {self.url} yet, {going_on}: {said.message}", said.hint))
+
+    def finish(self, *, deadline_s: float = FINISH_S) -> dict[str, str]:
+        """Wait for what is under way, and say what has no verified copy, with the reason."""
+        if self._back is None or not self._started:
+            return {}
+        missing = self._back.close(deadline_s=deadline_s)
+        self._started = False
+        self.poll()
+        # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it
+        here = {path.name for folder in (self._run, self._run / "checkpoints") for path in folder.glob("*")}
+        return {name: self._trouble.get(name, reason) for name, reason in missing.items() if name in here}
+
+    def may_go(self, name: str) -> bool:
+        """Whether a local checkpoint may be dropped: it or, if it failed, a newer one has a verified copy."""
+        if self._back is None:
+            return True
+        state = self._back.state(name)
+        if state in ("staged", "uploading"):
+            return False
+        return state == "verified" or any(
+            self._back.state(file.stem) == "verified"
+            for file in (self._run / QUEUE_NAME).glob(f"{CHECKPOINT_GLOB}.json")
+            if file.stem > name
+        )
+
+    def status(self, name: str) -> str | None:
+        """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""
+        if self._back is None:
+            return None
+        state = self._back.state(name)
+        return "verified" if state == "verified" else self._trouble.get(name, str(state))

@@ -1,0 +1,220 @@
+"""lineage: what an adapter was made from, written into every checkpoint and adapter, and read back as a chain.
+
+`lineage.json` holds only what decides the result: digests of the data and of the base model, the deciding settings, how
+much was consumed, the versions of the libraries, and every override that the user allowed. The same training gives the
+same bytes. Host, times and attempts are not part of it; they stand in the run's `run.json`.
+
+Promises: a link that is named by a digest is compared with what is on the disk before it is shown as the same. Does not
+hash data: digests come from manifests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datakit.data.manifest import Manifest
+from datakit.errors import InputError, NotFound, UsageError
+from datakit.storage.commit import read_manifest
+from datakit.storage.disk import at_door
+
+LINEAGE_NAME = "lineage.json"
+RUN_NAME = "run.json"
+SCHEMA = 1
+
+_KNOWN_PARENT = ("dataset", "parent", "source", "tokenizer")
+"""Words under which the settings of a dataset tell what it was made from."""
+
+
+def data_lineage(manifest: Manifest) -> dict[str, Any]:
+    """What a lineage says about a dataset: its digests, its size, and the settings it was packed or tokenized with."""
+    contents = manifest.contents
+    return {
+        "name": manifest.name,
+        "content_digest": contents.content_digest,
+        "layout_digest": contents.layout_digest,
+        "manifest_digest": manifest.digest,
+        "samples": contents.samples,
+        "tokens": contents.tokens,
+        "pack": dict(contents.pack),
+    }
+
+
+def build_lineage(
+    *,
+    run: str,
+    data: Manifest,
+    base_model: Mapping[str, str],
+    settings: Mapping[str, Any],
+    settings_digest: str,
+    versions: Mapping[str, str],
+    consumed: Mapping[str, Any],
+    parents: Sequence[Mapping[str, Any]] = (),
+    overrides: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The lineage of a checkpoint or an adapter.
+
+    Args:
+        run: The run's name.
+        data: Manifest of the dataset that was trained on.
+        base_model: `name` and `digest` of the base model.
+        settings: The settings that decide the result.
+        settings_digest: Their digest.
+        versions: Of datakit and the libraries that do the arithmetic.
+        consumed: Steps, epoch, samples, tokens, and the digest of the sequence of consumed samples.
+        parents: Commits that this one started from, other than its own run's checkpoints.
+        overrides: What the user allowed to differ at a resume: `what`, `from`, `to`, `step`.
+    """
+    return {
+        "schema": SCHEMA,
+        "run": run,
+        "data": data_lineage(data),
+        "base_model": dict(base_model),
+        "settings": dict(settings),
+        "settings_digest": settings_digest,
+        "versions": dict(versions),
+        "consumed": dict(consumed),
+        "parents": [dict(parent) for parent in parents],
+        "overrides": [dict(override) for override in overrides],
+    }
+
+
+def to_bytes(lineage: Mapping[str, Any]) -> bytes:
+    """Deterministic bytes of a lineage."""
+    return json.dumps(lineage, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def read_lineage(directory: Path) -> dict[str, Any]:
+    """The lineage in a checkpoint or adapter.
+
+    Raises:
+        NotFound: There is none.
+        InputError: It is not a lineage.
+        UsageError: Its schema is newer than this version reads.
+    """
+    path = directory / LINEAGE_NAME
+    if not path.is_file():
+        raise NotFound(f"{directory} has no {LINEAGE_NAME}", subject=str(directory))
+    lineage = _read_json(path)
+    if lineage.get("schema") != SCHEMA:
+        raise UsageError(f"{path} has schema {lineage.get('schema')!r}; this datakit reads {SCHEMA}", subject=str(path))
+    return lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One thing in a chain.
+
+    Attributes:
+        kind: `adapter`, `checkpoint`, `run`, `dataset`, `model`, or what a dataset's settings call its origin.
+        name: Its name.
+        digest: The digest that identifies it, or None where none is recorded.
+        facts: What else is recorded about it.
+        made_from: What it was made from.
+    """
+
+    kind: str
+    name: str
+    digest: str | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    made_from: tuple[Link, ...] = ()
+
+
+def chain(path: Path | str) -> Link:
+    """Where something came from: an adapter, a checkpoint, a run directory or a dataset.
+
+    Raises:
+        NotFound: Nothing is there, or nothing that has a lineage.
+        InputError: A file that should tell is not JSON.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise NotFound(f"{path} is not there", subject=str(path))
+    if (path / RUN_NAME).is_file():
+        return _run_link(path)
+    manifest = read_manifest(path)
+    if manifest.kind == "dataset":
+        return _dataset_link(data_lineage(manifest))
+    if manifest.kind == "model":
+        return Link("model", manifest.name, manifest.digest, dict(manifest.about))
+    lineage = read_lineage(path)
+    return _trained_link(manifest.kind, path, manifest.digest, lineage)
+
+
+def render(link: Link) -> str:
+    """A chain as an indented tree, one thing a line, with its facts beneath it."""
+    return "\n".join(_lines(link, ""))
+
+
+def _lines(link: Link, indent: str) -> Iterable[str]:
+    yield f"{indent}{link.kind} {link.name}" + (f"  {link.digest[:12]}" if link.digest else "")
+    for name, value in link.facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield f"{indent}    {name}: {text}"
+    for parent in link.made_from:
+        yield from _lines(parent, indent + "  ")
+
+
+def _trained_link(kind: str, path: Path, digest: str | None, lineage: Mapping[str, Any]) -> Link:
+    base, consumed = lineage["base_model"], lineage["consumed"]
+    facts = {"run": lineage["run"], **consumed, "settings": lineage["settings_digest"], "versions": lineage["versions"]}
+    if lineage["overrides"]:
+        facts["overrides"] = lineage["overrides"]
+    return Link(
+        kind,
+        path.resolve().name,
+        digest,
+        facts,
+        (
+            _dataset_link(lineage["data"]),
+            Link("model", base["name"], base["digest"]),
+            *(Link(str(p.get("kind", "parent")), str(p.get("name")), p.get("digest")) for p in lineage["parents"]),
+        ),
+    )
+
+
+def _run_link(path: Path) -> Link:
+    run = _read_json(path / RUN_NAME)
+    facts = {"attempts": len(run.get("attempts", [])), "settings": run.get("settings_digest")}
+    if (path / "adapter").is_dir():
+        return Link("run", path.resolve().name, None, facts, (chain(path / "adapter"),))
+    steps = sorted((path / "checkpoints").glob("step-*"))
+    return Link("run", path.resolve().name, None, facts, (chain(steps[-1]),) if steps else ())
+
+
+def _dataset_link(data: Mapping[str, Any]) -> Link:
+    pack = dict(data["pack"])
+    facts = {
+        "samples": data["samples"],
+        **({"tokens": data["tokens"]} if data.get("tokens") is not None else {}),
+        "layout": data["layout_digest"],
+        "content": data["content_digest"],
+    }
+    parents = []
+    for word in _KNOWN_PARENT:
+        told = pack.pop(word, None)
+        if isinstance(told, Mapping):
+            digest = next(
+                (str(told[key]) for key in ("layout_digest", "digest", "content_digest") if told.get(key)), None
+            )
+            parents.append(
+                Link(word, str(told.get("name", word)), digest, {k: v for k, v in told.items() if k != "name"})
+            )
+        elif told is not None:
+            pack[word] = told
+    return Link("dataset", str(data["name"]), str(data["manifest_digest"]), {**facts, "pack": pack}, tuple(parents))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with at_door(path):
+        data = path.read_bytes()
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}", subject=str(path)) from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is not a JSON object", subject=str(path))
+    return value
