@@ -10,115 +10,74 @@ in .demo/, data/, models/, runs/ and metrics/.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-import yaml
 from bucket import BUCKET, FOLDER, open_bucket
 from corpus import write_corpus
+from mend import MARK, ROOT, end_left_over, mend_dvc
 from summary import print_summary
 from tie import die_with_parent
 
 from datakit.errors import DatakitError
 from datakit.storage.disk import exclusive
 
-ROOT = Path(__file__).resolve().parents[1]
-MARK = "DATAKIT_DEMO"  # in the environment of every process that a demo starts; its value is the checkout
-
-
-def end_left_over(patience_s: float) -> None:
-    """Wait for processes that outlived the one which started them (they have been told to end), then kill them."""
-    ours = [process for process in psutil.process_iter() if mark_of(process) == str(ROOT)]
-    _, alive = psutil.wait_procs(ours, timeout=patience_s)
-    for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=10)
-
-
-def mark_of(process: psutil.Process) -> str | None:
-    """The checkout whose demo started this process, if one did."""
-    try:
-        return process.environ().get(MARK)
-    except (psutil.Error, OSError):
-        return None  # gone, or somebody else's
-
-
-def mend_dvc() -> None:
-    """Remove what a killed DVC may have left in pieces: its list of readers and writers, a half-written dvc.lock."""
-    rwlock, lock = Path(".dvc/tmp/rwlock"), Path("dvc.lock")
-    try:
-        held = json.loads(rwlock.read_bytes())
-        holders = [*held.get("write", {}).values(), *(one for many in held.get("read", {}).values() for one in many)]
-    except (FileNotFoundError, ValueError):
-        holders = []
-    if not any(is_dvc(int(holder["pid"])) for holder in holders):
-        rwlock.unlink(missing_ok=True)
-    if lock.exists() and not is_whole(lock.read_text()):
-        print("dvc.lock is half written; every stage is looked at anew", file=sys.stderr)
-        lock.unlink()
-
-
-def is_whole(lock: str) -> bool:
-    """Whether DVC can read a dvc.lock; it is not written in one step."""
-    try:
-        stages = yaml.safe_load(lock)["stages"].values()
-        return all(
-            entry["path"] and entry["md5"] for stage in stages for entry in [*stage.get("deps", []), *stage["outs"]]
-        )
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError):
-        return False
-
-
-def is_dvc(pid: int) -> bool:
-    """Whether a living process of this number is DVC; numbers are used again."""
-    try:
-        return "dvc" in " ".join(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return False
-
 
 def run(*command: str, environment: dict[str, str]) -> int:
-    """Run a command that dies with us. Ctrl-C reaches it by itself; the second one ends it."""
+    """Run a command that dies with us; its exit code, or -SIGINT after Ctrl-C.
+
+    Ctrl-C reaches the command by itself, and a trainer commits its step before it ends; a second one ends all at once.
+    """
+    interrupts = 0
     tie = [sys.executable, "pipelines/tie.py", str(os.getpid())]
     with subprocess.Popen([*tie, *command], env=environment) as process:
         while process.poll() is None:
             try:
                 process.wait()
             except KeyboardInterrupt:
-                process.poll()
-    return process.returncode
+                interrupts += 1
+                if interrupts > 1:
+                    process.terminate()
+    return -signal.SIGINT if interrupts else process.returncode
+
+
+def prepare() -> None:
+    """Make good what a killed run left, and lay out what DVC needs to find."""
+    end_left_over(10)
+    mend_dvc()
+    write_corpus()
+    if not FOLDER.exists():  # what was published went with the bucket
+        for receipt in Path("data").glob("publish-*.json"):
+            receipt.unlink()
+    if not Path(".git").exists():
+        Path(".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+
+
+def reproduce(environment: dict[str, str]) -> int:
+    """Bring the bucket's raw records up to date and run what changed; gives the exit code."""
+    environment |= {MARK: str(ROOT), "SHELL": "/bin/sh", "DVC_SITE_CACHE_DIR": str(ROOT / ".demo/dvc")}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    mirror = ["datakit", "sync", "data/raw", f"s3://{BUCKET}/raw", "--delete", "--max-delete", "10"]
+    code = run(*mirror, environment=environment)
+    if code == 0:
+        code = run(sys.executable, "-m", "dvc", "repro", environment=environment)
+    end_left_over(60)  # of a DVC that was killed: its trainer commits first, and still has the bucket
+    return code
 
 
 def main() -> int:
-    """Prepare, run `dvc repro`, show the table; gives the exit code."""
+    """Prepare, reproduce, show the table; gives the exit code."""
     os.chdir(ROOT)
     if "MAKELEVEL" in os.environ:
         die_with_parent(os.getppid())  # of `make`, which may be killed like everything else
     with exclusive(Path(".demo/lock"), purpose=f"running the demo in {ROOT}"):
-        end_left_over(10)
-        mend_dvc()
-        write_corpus()
+        prepare()
         before = lock_bytes()
-        if not FOLDER.exists():  # what was published went with the bucket
-            for receipt in Path("data").glob("publish-*.json"):
-                receipt.unlink()
-        if not Path(".git").exists():
-            Path(".dvc/config.local").write_text("[core]\n    no_scm = true\n")
         with open_bucket() as environment:
-            environment |= {MARK: str(ROOT), "SHELL": "/bin/sh", "DVC_SITE_CACHE_DIR": str(ROOT / ".demo/dvc")}
-            environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-            mirror = ["datakit", "sync", "data/raw", f"s3://{BUCKET}/raw", "--delete", "--max-delete", "10"]
-            code = run(*mirror, environment=environment) or run(
-                sys.executable, "-m", "dvc", "repro", environment=environment
-            )
-            end_left_over(
-                60
-            )  # of a DVC that was killed: the trainer commits first, and the bucket is still there for it
+            code = reproduce(environment)
     if code:
         print("error: the demo ended early. The same command continues it: make demo", file=sys.stderr)
         return 130 if code == -signal.SIGINT else 1
@@ -135,6 +94,8 @@ def lock_bytes() -> bytes:
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
     except DatakitError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -15,6 +15,6 @@ PIPELINES = ROOT / "pipelines"
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the scripts, importable for the length of a test."""
     monkeypatch.syspath_prepend(str(PIPELINES))
-    for name in ("tie", "bucket", "corpus"):
+    for name in [path.stem for path in PIPELINES.glob("*.py")]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     return PIPELINES
