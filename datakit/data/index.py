@@ -74,7 +74,9 @@ class Index:
         import pyarrow as pa
 
         try:
-            table = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data))).read_all().combine_chunks()
+            reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data)))
+            # a file of one batch, which all of ours are, stays where it is; combining would copy it
+            table = reader.read_all() if reader.num_record_batches <= 1 else reader.read_all().combine_chunks()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise IntegrityError(f"it is not a datakit index: {error}") from None
         number = (table.schema.metadata or {}).get(FORMAT_KEY)

@@ -239,7 +239,5 @@ def _check_end(view: memoryview, at: int) -> None:
     spoilt = first_difference(rest, END)
     if len(rest) < len(END):
         raise IntegrityError(f"it ends at byte {len(view)}, before its two end blocks are complete", subject=len(view))
-    if spoilt is not None:
-        raise IntegrityError(f"a block of zeros stands at byte {at}, before the end", subject=at)
-    if len(view) > at + len(END):
-        raise IntegrityError(f"it ends at byte {at + len(END)}, but {len(view)} bytes are there", subject=at + len(END))
+    if spoilt is not None or len(view) > at + len(END):
+        raise IntegrityError(f"zeros end it at byte {at}, but it goes on to byte {len(view)}", subject=at)

@@ -1,0 +1,161 @@
+"""data/index: rows in, the same rows out, without a copy, and the same bytes for the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datakit import IntegrityError, UsageError
+from datakit.data.index import FORMAT_KEY, Index, index_name
+from datakit.data.shard import Part, Row, Sample
+from support.samples import SAMPLES, shard_of
+
+ROWS = [
+    Row("a", b"0" * 16, {"json": Part(512, 3, 7), "jpg": Part(1536, 0, 0)}, tokens=5),
+    Row("b", b"1" * 16, {"json": Part(2048, 2**40, 2**32 - 1)}, source="chat.jsonl"),
+]
+
+
+@given(SAMPLES)
+def test_rows_survive_the_file(samples: list[Sample]) -> None:
+    """Written, read by mapping and turned into rows again, one by one or all at once, nothing has changed."""
+    _data, rows = shard_of(samples)
+
+    index = Index.from_buffer(memoryview(Index.from_rows(rows).to_bytes()))
+
+    assert index.rows() == rows
+    assert [index.row(position) for position in range(len(index))] == rows
+    assert [index.find(row.key) for row in rows] == list(range(len(rows)))
+    assert index.keys() == [row.key for row in rows]
+    assert index.digests() == [row.digest for row in rows]
+
+
+@given(SAMPLES)
+def test_columns_are_views_that_agree_with_the_rows(samples: list[Sample]) -> None:
+    """Offsets, sizes and checksums as numpy arrays of the documented types; absent parts are told by `has`."""
+    _data, rows = shard_of(samples)
+    index = Index.from_buffer(Index.from_rows(rows).to_bytes())
+
+    assert index.parts == tuple(sorted({part for row in rows for part in row.parts}))
+    for part in index.parts:
+        columns = index.offsets(part), index.sizes(part), index.crcs(part)
+        assert [column.dtype for column in columns] == [np.int64, np.int64, np.uint32]
+        assert index.has(part).tolist() == [part in row.parts for row in rows]
+        for row, *values in zip(rows, *(column.tolist() for column in columns), strict=True):
+            place = row.parts.get(part, Part(0, 0, 0))
+            assert values == [place.offset, place.size, place.crc32c]
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    """Nothing but the rows goes into an index; one read back is written the same."""
+    data = Index.from_rows(ROWS).to_bytes()
+
+    assert Index.from_rows(list(ROWS)).to_bytes() == data
+    assert Index.from_buffer(data).to_bytes() == data
+
+
+def test_nothing_is_copied() -> None:
+    """A column's memory is the buffer's: changing the one shows in the other."""
+    size = 0x0123456789ABCDEF
+    data = bytearray(Index.from_rows([Row("a", b"0" * 16, {"json": Part(512, size, 7)})]).to_bytes())
+    sizes = Index.from_buffer(data).sizes("json")
+
+    data[data.index(size.to_bytes(8, "little"))] -= 1
+
+    assert sizes.tolist() == [size - 1]
+
+
+def test_arrow_reads_the_documented_columns() -> None:
+    """Whoever has Arrow reads an index: names, types, nulls and the format number are the page's."""
+    table = pa.ipc.open_file(pa.BufferReader(Index.from_rows(ROWS).to_bytes())).read_all()
+
+    assert {field.name: field.type for field in table.schema} == {
+        "key": pa.string(),
+        "digest": pa.binary(16),
+        "jpg.offset": pa.int64(),
+        "jpg.size": pa.int64(),
+        "jpg.crc32c": pa.uint32(),
+        "json.offset": pa.int64(),
+        "json.size": pa.int64(),
+        "json.crc32c": pa.uint32(),
+        "tokens": pa.int32(),
+        "source": pa.string(),
+    }
+    assert table.column("jpg.size").to_pylist() == [0, None]
+    assert table.column("tokens").to_pylist() == [5, None]
+    assert table.schema.metadata == {FORMAT_KEY: b"1"}
+
+
+def test_optional_columns_are_there_only_where_a_row_has_them() -> None:
+    """A dataset without tokens and sources pays nothing for them."""
+    plain = Index.from_rows([Row("a", b"0" * 16, {"json": Part(512, 3, 7)})])
+
+    assert plain.tokens is None
+    assert Index.from_rows(ROWS).tokens is not None
+    assert plain.row(0).source is None
+
+
+def test_an_index_of_nothing_is_an_index() -> None:
+    """No rows, no parts, nothing found."""
+    index = Index.from_buffer(Index.from_rows([]).to_bytes())
+
+    assert (len(index), index.parts, index.rows(), index.find("a")) == (0, (), [], None)
+
+
+def test_what_is_not_there_is_said() -> None:
+    """A missing key gives None, a missing row or part raises."""
+    index = Index.from_rows(ROWS)
+
+    assert index.find("c") is None
+    for position in (-1, 2):
+        with pytest.raises(IndexError):
+            index.row(position)
+    with pytest.raises(KeyError, match=r"png\.offset"):
+        index.offsets("png")
+
+
+@given(st.data())
+def test_a_cut_index_is_an_integrity_error(data: st.DataObject) -> None:
+    """However short the file, the error is ours."""
+    whole = Index.from_rows(ROWS).to_bytes()
+    cut = data.draw(st.integers(0, len(whole) - 1))
+
+    with pytest.raises(IntegrityError, match="not a datakit index"):
+        Index.from_buffer(whole[:cut])
+
+
+@pytest.mark.parametrize("metadata", [None, {FORMAT_KEY: b"2"}, {b"other": b"1"}])
+def test_another_format_number_is_refused_by_name(metadata: dict[bytes, bytes] | None) -> None:
+    """A newer index, or an Arrow file of something else, is not guessed at."""
+    table = pa.table({"key": pa.array(["a"])}).replace_schema_metadata(metadata)
+
+    with pytest.raises(UsageError, match="this datakit reads 1"):
+        Index.from_buffer(Index(table).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"key": pa.array([1, 2])}, "no column key of type int64"),
+        ({"extra": pa.array([1, 2])}, "no column extra"),
+        ({"json.size": None}, r"lacks its column json\.size"),
+        ({"digest": None}, "lacks its column digest"),
+        ({"tokens": pa.array([1, 2])}, "no column tokens of type int64"),
+    ],
+)
+def test_a_table_with_other_columns_is_refused(change: dict[str, object], said: str) -> None:
+    """Readers rely on names and types, so both are checked once, at the door."""
+    table = pa.ipc.open_file(pa.BufferReader(Index.from_rows(ROWS).to_bytes())).read_all()
+    columns = {name: table.column(name) for name in table.schema.names} | change
+    changed = pa.table({name: column for name, column in columns.items() if column is not None})
+
+    with pytest.raises(IntegrityError, match=said):
+        Index.from_buffer(Index(changed.replace_schema_metadata(table.schema.metadata)).to_bytes())
+
+
+def test_an_index_is_named_after_its_shard() -> None:
+    """`<shard>.index.arrow`, beside it."""
+    assert index_name("chat-0a1b2c3d.tar") == "chat-0a1b2c3d.tar.index.arrow"
