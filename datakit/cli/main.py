@@ -25,9 +25,15 @@ COMMANDS = ("pack", "verify", "inspect", "cat", "sync", "tokenize", "train", "ck
 def build_app() -> typer.Typer:
     """The app with all its commands."""
     import typer
+    from typer.core import TyperGroup
+
+    class Journey(TyperGroup):
+        def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # typer's own Context
+            return sorted(super().list_commands(ctx), key=COMMANDS.index)  # typer puts groups last
 
     app = typer.Typer(
         name="datakit",
+        cls=Journey,
         help="From raw files to a finished LoRA adapter, with every byte and sample accounted for.",
         no_args_is_help=True,
         add_completion=False,
