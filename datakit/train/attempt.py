@@ -19,13 +19,14 @@ from typing import Any, Literal, TypeAlias, get_args
 from datakit.data.order import Cursor
 from datakit.errors import Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
+from datakit.feed.dataset import Dataset
 from datakit.storage import disk
-from datakit.train.checkpoint import Checkpoint, checkpoints, load_checkpoint, newest_checkpoint, set_aside, step_of
-from datakit.version.lineage import RUN_NAME
+from datakit.train.checkpoint import Checkpoint, State, load_checkpoint
+from datakit.train.model import BaseModel
+from datakit.train.recipe import Recipe
+from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, checkpoints, newest_checkpoint, set_aside, step_of
+from datakit.version.lineage import RUN_NAME, read_run
 
-CHECKPOINTS_NAME = "checkpoints"
-ADAPTER_DIR = "adapter"
-LOCK_NAME = ".lock"
 RUN_FORMAT = 1
 
 Resume: TypeAlias = Literal["auto", "never"]
@@ -127,6 +128,22 @@ def _continue(
 ) -> Start:
     checkpoint = load_checkpoint(path)
     state = checkpoint.state
+    found = check_differences(path, state, identity, accept=accept, on_event=on_event)
+    moved = any(d.what == "data" or (d.what == "settings" and "seed" in d.fields) for d in found)
+    cursor = Cursor() if moved else state.cursor
+    new = tuple({"what": d.what, "from": d.before, "to": d.after, "step": state.step} for d in found)
+    on_event(Note(_resuming(path, source, state.step, cursor, identity["data"])))
+    return Start(number, checkpoint, source, cursor, (*state.overrides, *new))
+
+
+def check_differences(
+    path: Path, state: State, identity: Mapping[str, Any], *, accept: Collection[str], on_event: OnEvent
+) -> list[Difference]:
+    """What differs between a state and this attempt, all of it accepted.
+
+    Raises:
+        Refused: Something differs that is not in `accept`, or the state is past the last step.
+    """
     found = differences(state.identity, identity)
     for difference in found:
         if difference.what not in accept:
@@ -142,11 +159,16 @@ def _continue(
             hint="Raise train.steps, or name another --output",
             subject=str(path),
         )
-    moved = any(d.what == "data" or (d.what == "settings" and "seed" in d.fields) for d in found)
-    cursor = Cursor() if moved else state.cursor
-    new = tuple({"what": d.what, "from": d.before, "to": d.after, "step": state.step} for d in found)
-    on_event(Note(_resuming(path, source, state.step, cursor, identity["data"])))
-    return Start(number, checkpoint, source, cursor, (*state.overrides, *new))
+    return found
+
+
+def identity_of(*, data: Dataset, base: BaseModel, recipe: Recipe) -> dict[str, Any]:
+    """What an attempt trains; a state belongs to one of these."""
+    return {
+        "data": {"name": data.name, "layout_digest": data.digest, "samples": len(data)},
+        "base_model": {"name": base.name, "digest": base.digest},
+        "settings": recipe.deciding(),
+    }
 
 
 def _resuming(path: Path, source: str, step: int, cursor: Cursor, data: Mapping[str, Any]) -> str:
@@ -207,15 +229,6 @@ def check_geometry(before: Mapping[str, Any], after: Mapping[str, Any], *, on_ev
                     "the run goes on, and will not be bitwise equal to an undisturbed one"
                 )
             )
-
-
-def read_run(run: Path) -> dict[str, Any]:
-    """`run.json` of a run directory; empty where there is none or it is not readable as one."""
-    try:
-        value = json.loads((run / RUN_NAME).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def record_attempt(run: Path, start: Start, *, facts: Mapping[str, Any]) -> None:

@@ -5,14 +5,14 @@ parameter name), `state.json`, `lineage.json`, and the manifest that makes it va
 kept: dropout is seeded anew in every pass from (seed, step, pass).
 
 Promises: the same state gives the same bytes; loading is strict in names and shapes and unpickles nothing; values
-that are not finite are never committed; pruning never removes the last checkpoint that verifies, nor one that a colder
-tier still needs. Does not decide when to save or where to resume: `loop` and `attempt` do.
+that are not finite are never committed. Does not decide when to save, what to keep or where to resume: that is for
+`loop`, `shelf` and `attempt`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 from datakit.data.order import Cursor
 from datakit.errors import DatakitError, InputError, IntegrityError, MissingExtra, UsageError
 from datakit.storage import disk
-from datakit.storage.commit import commit, newest, verify_commit
+from datakit.storage.commit import commit
+from datakit.train.shelf import step_name
 from datakit.version.lineage import LINEAGE_NAME
 
 try:
@@ -35,9 +36,6 @@ CONFIG_NAME = "adapter_config.json"
 OPTIMIZER_NAME = "optimizer.safetensors"
 STATE_NAME = "state.json"
 STATE_FORMAT = 1
-CHECKPOINT_GLOB = "step-" + "[0-9]" * 8
-
-_DAMAGED = "damaged-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +120,6 @@ class Checkpoint:
     optimizer: Mapping[str, torch.Tensor]
 
 
-def step_name(step: int) -> str:
-    """Name of a step's checkpoint."""
-    return f"step-{step:08d}"
-
-
-def step_of(path: Path) -> int:
-    """The step in a checkpoint's name."""
-    return int(path.name.removeprefix("step-"))
-
-
 def save_checkpoint(
     directory: Path,
     *,
@@ -199,6 +187,16 @@ def _optimizer_tensors(
     }
 
 
+def load_state(path: Path) -> State:
+    """Read the counters of a checkpoint.
+
+    Raises:
+        InputError: `state.json` is none.
+    """
+    with disk.at_door(path):
+        return State.from_bytes((path / STATE_NAME).read_bytes())
+
+
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint that `newest` verified.
 
@@ -206,9 +204,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         IntegrityError: A file is no safetensors file.
         InputError: `state.json` is none.
     """
-    with disk.at_door(path):
-        state = State.from_bytes((path / STATE_NAME).read_bytes())
-    return Checkpoint(path, state, _tensors(path / ADAPTER_NAME), _tensors(path / OPTIMIZER_NAME))
+    return Checkpoint(path, load_state(path), _tensors(path / ADAPTER_NAME), _tensors(path / OPTIMIZER_NAME))
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -252,57 +248,3 @@ def restore(
                 for slot in slots
                 for value in [checkpoint.optimizer[f"{slot}.{name}"]]
             }
-
-
-def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:
-    """Rename a commit so that nobody takes it for what it was; an earlier one of the new name gives way."""
-    aside = path.with_name(prefix + path.name)
-    with disk.at_door(path):
-        disk.remove(aside)
-        path.rename(aside)
-    return aside
-
-
-def checkpoints(directory: Path) -> list[Path]:
-    """The directories named like checkpoints, oldest first; whether one is valid, its manifest says."""
-    return sorted(path for path in directory.glob(CHECKPOINT_GLOB) if path.is_dir()) if directory.is_dir() else []
-
-
-def prunable(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
-    """Checkpoints that may be removed: older than the newest `keep` valid ones, and allowed by `may_go`.
-
-    Args:
-        directory: Where checkpoints lie.
-        keep: Valid ones that stay, at least 1.
-        may_go: Whether the one of this name may be removed, as far as colder tiers are concerned.
-    """
-    valid: list[Path] = []
-    found = checkpoints(directory)
-    for path in reversed(found):
-        if len(valid) == max(1, keep):
-            break
-        try:
-            verify_commit(path)
-        except DatakitError:
-            continue
-        valid.append(path)
-    if not valid:
-        return []
-    return [path for path in found if path < valid[-1] and may_go(path.name)] if len(valid) == max(1, keep) else []
-
-
-def prune(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
-    """Remove what `prunable` names, and say what it was."""
-    gone = prunable(directory, keep=keep, may_go=may_go)
-    for path in gone:
-        with disk.at_door(path):
-            # without its manifest it is no commit any more, whenever this is killed
-            (path / "manifest.json").unlink(missing_ok=True)
-            disk.remove(path)
-    return gone
-
-
-def newest_checkpoint(directory: Path) -> tuple[Path | None, tuple[tuple[Path, str], ...]]:
-    """The newest checkpoint that verifies, and newer ones that do not, each with the reason."""
-    found = newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
-    return found.path, found.skipped

@@ -24,14 +24,11 @@ from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import commit, verify_commit
 from datakit.train.attempt import (
-    ADAPTER_DIR,
-    CHECKPOINTS_NAME,
-    LOCK_NAME,
     Resume,
     Start,
     begin,
     check_geometry,
-    read_run,
+    identity_of,
     record_attempt,
 )
 from datakit.train.batch import Collate
@@ -40,10 +37,8 @@ from datakit.train.checkpoint import (
     CONFIG_NAME,
     State,
     adapter_tensors,
-    prune,
     restore,
     save_checkpoint,
-    set_aside,
     tensor_bytes,
 )
 from datakit.train.metrics import METRICS_NAME, MetricsFile, Totals
@@ -62,10 +57,11 @@ from datakit.train.model import (
 )
 from datakit.train.recipe import Recipe
 from datakit.train.result import SavedCheckpoint, TrainResult
+from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, prune, set_aside
 from datakit.train.signals import StopRequest, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
 from datakit.train.upload import STOP_S, Upload
-from datakit.version.lineage import LINEAGE_NAME, build_lineage, to_bytes
+from datakit.version.lineage import LINEAGE_NAME, build_lineage, read_run, to_bytes
 
 
 def train(
@@ -157,11 +153,7 @@ class _Training:
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {
-            "data": {"name": self.data.name, "layout_digest": self.data.digest, "samples": len(self.data)},
-            "base_model": {"name": self.base.name, "digest": self.base.digest},
-            "settings": self.recipe.deciding(),
-        }
+        return identity_of(data=self.data, base=self.base, recipe=self.recipe)
 
     def go(self, start: Start, stop: StopRequest, *, smoke: bool) -> TrainResult:
         device = pick_device()

@@ -21,9 +21,8 @@ from datakit.events import Caution, Note, OnEvent
 from datakit.storage.access import StoreOptions
 from datakit.storage.store import ObstoreStore, open_location
 from datakit.storage.writeback import Failed, Published, WriteBack
-from datakit.train.checkpoint import CHECKPOINT_GLOB, step_name
+from datakit.train.shelf import ADAPTER_DIR, CHECKPOINT_GLOB, CHECKPOINTS_NAME, QUEUE_NAME, has_copy, step_name
 
-QUEUE_NAME = "write-back"
 FINISH_S = 600.0
 """The most that a finished run waits for its last uploads; a store that is only slow gets there in this time."""
 
@@ -128,21 +127,12 @@ class Upload:
         self._started = False
         self.poll()
         # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it
-        here = {path.name for folder in (self._run, self._run / "checkpoints") for path in folder.glob("*")}
-        return {name: self._trouble.get(name, reason) for name, reason in missing.items() if name in here}
+        places = {name: self._run / ("" if name == ADAPTER_DIR else CHECKPOINTS_NAME) / name for name in missing}
+        return {name: self._trouble.get(name, missing[name]) for name, path in places.items() if path.is_dir()}
 
     def may_go(self, name: str) -> bool:
-        """Whether a local checkpoint may be dropped: it or, if it failed, a newer one has a verified copy."""
-        if self._back is None:
-            return True
-        state = self._back.state(name)
-        if state in ("staged", "uploading"):
-            return False
-        return state == "verified" or any(
-            self._back.state(file.stem) == "verified"
-            for file in (self._run / QUEUE_NAME).glob(f"{CHECKPOINT_GLOB}.json")
-            if file.stem > name
-        )
+        """Whether a local checkpoint may be dropped, as far as write-back is concerned."""
+        return self._back is None or has_copy(self._run, name)
 
     def status(self, name: str) -> str | None:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""

@@ -25,8 +25,11 @@ LINEAGE_NAME = "lineage.json"
 RUN_NAME = "run.json"
 SCHEMA = 1
 
-_KNOWN_PARENT = ("dataset", "parent", "source", "tokenizer")
-"""Words under which the settings of a dataset tell what it was made from."""
+_SOURCE = "source"
+"""Under which a tokenized dataset's settings tell the dataset that it was made from."""
+
+_PER_SHARD = "from"
+"""Under which they tell the origin of each shard: as long as the dataset is large, and implied by its digests."""
 
 
 def data_lineage(manifest: Manifest) -> dict[str, Any]:
@@ -39,7 +42,7 @@ def data_lineage(manifest: Manifest) -> dict[str, Any]:
         "manifest_digest": manifest.digest,
         "samples": contents.samples,
         "tokens": contents.tokens,
-        "pack": dict(contents.pack),
+        "pack": {name: value for name, value in contents.pack.items() if name != _PER_SHARD},
     }
 
 
@@ -102,6 +105,15 @@ def read_lineage(directory: Path) -> dict[str, Any]:
     if lineage.get("schema") != SCHEMA:
         raise UsageError(f"{path} has schema {lineage.get('schema')!r}; this datakit reads {SCHEMA}", subject=str(path))
     return lineage
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """`run.json` of a run directory; empty where there is none or it is not readable as one."""
+    try:
+        value = json.loads((run / RUN_NAME).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,25 +199,11 @@ def _run_link(path: Path) -> Link:
 
 def _dataset_link(data: Mapping[str, Any]) -> Link:
     pack = dict(data["pack"])
-    facts = {
-        "samples": data["samples"],
-        **({"tokens": data["tokens"]} if data.get("tokens") is not None else {}),
-        "layout": data["layout_digest"],
-        "content": data["content_digest"],
-    }
-    parents = []
-    for word in _KNOWN_PARENT:
-        told = pack.pop(word, None)
-        if isinstance(told, Mapping):
-            digest = next(
-                (str(told[key]) for key in ("layout_digest", "digest", "content_digest") if told.get(key)), None
-            )
-            parents.append(
-                Link(word, str(told.get("name", word)), digest, {k: v for k, v in told.items() if k != "name"})
-            )
-        elif told is not None:
-            pack[word] = told
-    return Link("dataset", str(data["name"]), str(data["manifest_digest"]), {**facts, "pack": pack}, tuple(parents))
+    source = pack.pop(_SOURCE, None)
+    counts = {name: data[name] for name in ("samples", "tokens") if data.get(name) is not None}
+    facts = {**counts, "layout": data["layout_digest"], "content": data["content_digest"], "pack": pack}
+    parents = (_dataset_link(source),) if isinstance(source, Mapping) else ()
+    return Link("dataset", str(data["name"]), str(data["manifest_digest"]), facts, parents)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""ckpt: `datakit ckpt ls|verify|pull|prune`, the checkpoints of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from datakit.cli import frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from datakit.train.shelf import Held
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory, the --output of a training.")]
+Source = Annotated[
+    str | None, typer.Option("--from", metavar="URL", help="Where they are.  [default: the run's own --write-back]")
+]
+Keep = Annotated[int | None, typer.Option(metavar="N", help="How many of the newest stay.  [default: 3]")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    ckpt = frame.group(app, "ckpt", help="List, verify, fetch and drop the checkpoints of a run.")
+    _add_ls(ckpt)
+    _add_verify(ckpt)
+    _add_pull(ckpt)
+    _add_prune(ckpt)
+
+
+def _add_ls(ckpt: typer.Typer) -> None:
+    @frame.command(ckpt, "ls", example="datakit ckpt ls runs/first")
+    def ls(run: Run, json: frame.JsonOption = False) -> None:
+        """List the checkpoints of RUN and its adapter, with how far write-back is; reads manifests and sizes only."""
+        with frame.run("ckpt ls", json=json) as session:
+            from datakit.train.shelf import look
+
+            held = look(run)
+            session.show(held, lambda: _table(held))
+
+
+def _add_verify(ckpt: typer.Typer) -> None:
+    @frame.command(ckpt, "verify", example="datakit ckpt verify runs/first")
+    def verify(run: Run, json: frame.JsonOption = False) -> None:
+        """Read every byte of every checkpoint of RUN and of its adapter, and compare it with the manifests.
+
+        Exits with 4 when one of them is not what its manifest says.
+        """
+        with frame.run("ckpt verify", json=json) as session:
+            from datakit.errors import IntegrityError
+            from datakit.train.shelf import look
+
+            held = look(run, quick=False)
+            session.show(held, lambda: _table(held))
+            bad = [one for one in held if one.problem]
+            if bad:
+                raise IntegrityError(
+                    f"{len(bad)} of {len(held)} commits of {run} are damaged: {bad[0].problem}",
+                    hint="The next training sets them aside and goes on from the one before",
+                    subject=bad[0].name,
+                )
+
+
+def _add_pull(ckpt: typer.Typer) -> None:
+    @frame.command(ckpt, "pull", example="datakit ckpt pull runs/first --from s3://my-bucket/runs/first")
+    def pull(
+        run: Run, source: Source = None, params: frame.ParamsOption = None, json: frame.JsonOption = False
+    ) -> None:
+        """Fetch the newest checkpoint that verifies, if it is newer than what RUN holds."""
+        with frame.run("ckpt pull", json=json) as session:
+            from datakit.events import Caution
+            from datakit.storage.catalog import pull_newest
+            from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint
+
+            url = source or _written_back_to(run)
+            here, _ = newest_checkpoint(run / CHECKPOINTS_NAME)
+            settings = session.settings(params)
+            pulled = pull_newest(
+                url,
+                run / CHECKPOINTS_NAME,
+                after=None if here is None else here.name,
+                pattern=CHECKPOINT_GLOB,
+                settings=settings.sync,
+                stores=settings.stores,
+            )
+            for name, reason in pulled.skipped:
+                session.on_event(Caution(f"{url}/{name} is not valid and is passed over: {reason}"))
+            session.done(
+                {"run": str(run), "source": url, "pulled": pulled.name, "newest": pulled.name or (here and here.name)},
+                f"Fetched {pulled.name} from {url}, verified" if pulled.name else f"{url} holds nothing newer",
+            )
+
+
+def _add_prune(ckpt: typer.Typer) -> None:
+    @frame.command(ckpt, "prune", example="datakit ckpt prune runs/first --keep 1 --dry-run")
+    def prune(
+        run: Run,
+        keep: Keep = None,
+        params: frame.ParamsOption = None,
+        dry_run: frame.DryRunOption = False,
+        json: frame.JsonOption = False,
+    ) -> None:
+        """Drop all but the newest checkpoints of RUN that verify.
+
+        Never drops the last one that verifies, nor one that write-back still needs.
+        """
+        with frame.run("ckpt prune", json=json) as session:
+            from datakit.storage.disk import exclusive
+            from datakit.train import shelf
+
+            number = session.settings(params, flags={"train.keep": keep}).train.keep
+            shelf.look(run)  # says what is wrong with a directory that is no run
+            directory = run / shelf.CHECKPOINTS_NAME
+
+            def may_go(name: str) -> bool:
+                return shelf.has_copy(run, name)
+
+            if dry_run:
+                gone = shelf.prunable(directory, keep=number, may_go=may_go)
+            else:
+                with exclusive(run / shelf.LOCK_NAME, purpose=f"training in {run}"):
+                    gone = shelf.prune(directory, keep=number, may_go=may_go)
+            names = [path.name for path in gone]
+            verb = "Would drop" if dry_run else "Dropped"
+            sentence = f"{verb} {', '.join(names)}" if names else f"{run} holds nothing to drop"
+            session.done({"run": str(run), "keep": number, "dropped": names, "dry_run": dry_run}, sentence)
+
+
+def _written_back_to(run: Path) -> str:
+    """The destination that the run's last attempt named."""
+    from datakit.errors import UsageError
+    from datakit.version.lineage import read_run
+
+    url = read_run(run).get("write_back")
+    if not url:
+        raise UsageError(f"{run} does not say where it was written back to", hint="Name it with --from URL")
+    return str(url)
+
+
+def _table(held: Sequence[Held]) -> str:
+    from datakit.console import format_table
+    from datakit.units import format_bytes
+
+    if not held:
+        return "no checkpoint yet"
+    rows = [
+        (
+            one.name,
+            "" if one.step is None else str(one.step),
+            format_bytes(one.bytes),
+            "ok" if one.problem is None else one.problem,
+            one.remote or "",
+        )
+        for one in held
+    ]
+    return format_table(rows, header=("name", "step", "size", "state", "write-back"))

@@ -1,0 +1,25 @@
+"""lineage: `datakit lineage`, what something was made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from datakit.cli import frame
+
+Thing = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of an adapter, checkpoint, run or dataset.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @frame.command(app, "lineage", example="datakit lineage runs/first/adapter")
+    def lineage(path: Thing, json: frame.JsonOption = False) -> None:
+        """Show what PATH was made from: data, base model, settings, versions, and what was allowed to differ."""
+        with frame.run("lineage", json=json) as session:
+            from datakit.version.lineage import chain, render
+
+            link = chain(path)
+            session.show(link, lambda: render(link))

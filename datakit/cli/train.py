@@ -1,0 +1,149 @@
+"""train: `datakit train`, a tokenized dataset to a LoRA adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datakit.cli import frame
+
+if TYPE_CHECKING:
+    from datakit.train.preview import Preview
+    from datakit.train.result import TrainResult
+
+DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", help="Directory of a tokenized dataset.")]
+Model = Annotated[Path, typer.Option("--model", metavar="DIR", help="Directory of the base model.")]
+Output = Annotated[Path, typer.Option("--output", metavar="RUN", help="The run's directory, made when it isn't there.")]
+Resume = Annotated[str, typer.Option(metavar="auto|never", help="Continue what is there, or insist on starting anew.")]
+AcceptOption = Annotated[
+    list[str] | None,
+    typer.Option("--accept", metavar="WHAT", help="Continue although this differs: data, model or settings."),
+]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Rehearse: three steps, into RUN-smoke.")]
+WriteBack = Annotated[
+    str | None, typer.Option("--write-back", metavar="URL", help="Copy checkpoints and adapter below URL as they come.")
+]
+Steps = Annotated[int | None, typer.Option(metavar="N", help="Optimizer steps.  [default: 30]")]
+BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Samples of a forward pass.  [default: 4]")]
+Rate = Annotated[float | None, typer.Option(metavar="X", help="Learning rate.  [default: 0.0002]")]
+Rank = Annotated[int | None, typer.Option(metavar="R", help="Rank of the adapter.  [default: 8]")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Of order, dropout and first values.  [default: 0]")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @frame.command(app, "train", example="datakit train data/tokens --model models/base --output runs/first")
+    def train(
+        dataset: DatasetPath,
+        model: Model,
+        output: Output,
+        resume: Resume = "auto",
+        accept: AcceptOption = None,
+        smoke: Smoke = False,
+        write_back: WriteBack = None,
+        steps: Steps = None,
+        batch_size: BatchSize = None,
+        learning_rate: Rate = None,
+        rank: Rank = None,
+        seed: Seed = None,
+        params: frame.ParamsOption = None,
+        dry_run: frame.DryRunOption = False,
+        json: frame.JsonOption = False,
+    ) -> None:
+        """Train a LoRA adapter on DATASET; the finished adapter is RUN/adapter, which stock peft loads.
+
+        Killed at any moment, the same command goes on from the last checkpoint, here or below the write-back URL, and
+        ends with the same bytes as an undisturbed run. A checkpoint of other data, another model or other settings is
+        refused. SIGTERM and Ctrl-C save first.
+        """
+        with frame.run("train", json=json) as session:
+            flags = {
+                "steps": steps,
+                "batch_size": batch_size,
+                "learning_rate": learning_rate,
+                "rank": rank,
+                "seed": seed,
+            }
+            settings = session.settings(params, flags={f"train.{name}": value for name, value in flags.items()})
+            common: dict[str, Any] = {
+                "model": model,
+                "output": output,
+                "settings": settings.train,
+                "accept": accept or (),
+                "write_back": write_back,
+                "on_event": session.on_event,
+            }
+            if dry_run:
+                from datakit.train.preview import preview
+
+                plan = preview(dataset, **common)
+                session.done(plan, _intention(plan), facts=_plan_facts(plan))
+                return
+            from datakit.train.loop import train as run_training
+
+            result = run_training(dataset, resume=resume, smoke=smoke, stores=settings.stores, **common)  # type: ignore[arg-type]  # the loop checks the word
+            session.done(result, _sentence(result), facts=_facts(result))
+            _complain(result)
+
+
+def _intention(plan: Preview) -> str:
+    if plan.steps_done == plan.steps:
+        return f"{plan.run} is finished: {plan.steps} steps"
+    begin = f"continue after step {plan.steps_done}" if plan.resumes_from else "begin"
+    return f"Would {begin} and train to step {plan.steps} in {plan.run}"
+
+
+def _plan_facts(plan: Preview) -> dict[str, object]:
+    from datakit.units import format_count
+
+    epochs = plan.steps / plan.steps_per_epoch
+    facts: dict[str, object] = {
+        "data": f"{plan.data.split()[0]}, {format_count(plan.samples)} samples",
+        "base model": plan.base_model.split()[0],
+        "a step": f"{plan.samples_per_step} samples",
+        "epochs": f"{epochs:.1f}, each of {plan.steps_per_epoch} steps",
+    }
+    if plan.left_out:
+        facts["left out"] = f"{plan.left_out} samples at the end of each epoch"
+    if plan.resumes_from:
+        facts["resumes from"] = plan.resumes_from
+    return facts | ({"write-back": plan.write_back} if plan.write_back else {})
+
+
+def _sentence(result: TrainResult) -> str:
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    return f"Trained {result.steps} steps{loss}; the adapter is {result.adapter}"
+
+
+def _facts(result: TrainResult) -> dict[str, object]:
+    from datakit.units import format_count, format_duration
+
+    facts: dict[str, object] = {
+        "tokens": f"{format_count(result.tokens)}, {format_count(result.supervised_tokens)} learned"
+    }
+    if result.tokens_per_s:
+        facts["speed"] = f"{result.tokens_per_s:.0f} tokens/s, {result.data_wait_share:.1%} of it waiting for data"
+        facts["saving"] = format_duration(result.save_stall_s)
+    if result.resumed_from:
+        facts["resumed from"] = f"{result.resumed_from}, attempt {result.attempt}"
+    facts["checkpoints"] = ", ".join(saved.name for saved in result.checkpoints) or "none in this attempt"
+    if result.write_back and not result.unpublished:
+        facts["written back"] = f"{result.write_back}, verified"
+    return facts
+
+
+def _complain(result: TrainResult) -> None:
+    """A finished adapter whose copies are missing is not an orderly end: the code says so to scripts."""
+    from datakit.errors import StoreUnavailable
+
+    if result.unpublished:
+        name, reason = next(iter(result.unpublished.items()))
+        raise StoreUnavailable(
+            f"the adapter is finished, but {len(result.unpublished)} commits have no copy at {result.write_back}; "
+            f"{name}: {reason}",
+            hint="Run the same command again: it only uploads",
+            subject=result.write_back,
+        )

@@ -1,0 +1,129 @@
+"""evaluate: whether training helped: the loss over a dataset, and an answer to a question.
+
+Promises: the same data, model and adapter give the same number: no sampling, no dropout, every sample once, fixed
+order. The loss is what training minimises, the mean cross entropy in nats over the supervised tokens, and only the
+positions that count get logits, so that memory stays that of one batch. Does not train and does not write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datakit.errors import InputError, MissingExtra
+from datakit.events import OnEvent, Progress, ignore
+from datakit.feed.dataset import Dataset, open_dataset
+from datakit.train.batch import Collate, StepBatch, read_tokens
+from datakit.train.model import (
+    exact_arithmetic,
+    identify,
+    load_adapter,
+    load_base,
+    loss_sum,
+    pick_device,
+    usable_threads,
+)
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtra("torch", extra="train") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How well a model predicts a dataset.
+
+    Attributes:
+        loss: Mean cross entropy in nats over all supervised tokens.
+        supervised_tokens: How many those are.
+        samples: Samples of the dataset.
+        seconds: How long it took, without loading the model.
+    """
+
+    loss: float
+    supervised_tokens: int
+    samples: int
+    seconds: float
+
+
+def evaluate(
+    dataset: Path | str,
+    *,
+    model: Path | str,
+    adapter: Path | str | None = None,
+    batch_size: int = 8,
+    on_event: OnEvent = ignore,
+) -> Evaluation:
+    """The loss of a model, with or without an adapter, over every sample of a tokenized dataset.
+
+    Args:
+        dataset: Directory of a tokenized dataset.
+        model: Directory of the base model.
+        adapter: Directory of an adapter, or None for the base model alone.
+        batch_size: Samples of one forward pass; changes memory and the last bits only.
+        on_event: Hears progress in samples.
+
+    Raises:
+        InputError: The dataset is not tokenized, or no token of it is supervised.
+        NotFound: Something is not there.
+        IntegrityError: The adapter's bytes are not what its manifest says.
+    """
+    data = open_dataset(dataset)
+    with exact_arithmetic(threads=usable_threads()):
+        network = _load(model, adapter)
+        began = time.perf_counter()
+        total, supervised, done = 0.0, 0, 0
+        with torch.inference_mode():
+            for batch in _batches(data, batch_size):
+                total += sum(float(loss_sum(network, part.to(network.device))) for part in batch.passes)
+                supervised += batch.supervised_tokens
+                done += len(batch.numbers)
+                on_event(Progress("evaluate", done, len(data), "samples"))
+    if supervised == 0:
+        raise InputError(f"no token of {dataset} is supervised", hint="Look at its masks: datakit inspect DATASET")
+    return Evaluation(total / supervised, supervised, len(data), time.perf_counter() - began)
+
+
+def _batches(data: Dataset, batch_size: int) -> Iterator[StepBatch]:
+    """Every sample once, those of like length together, because padding costs as much as text."""
+    lengths = [len(read_tokens(data[number])[0]) for number in range(len(data))]
+    order = sorted(range(len(data)), key=lambda number: (lengths[number], number))
+    collate = Collate(batch_size)
+    for start in range(0, len(order), batch_size):
+        yield collate([data[number] for number in order[start : start + batch_size]])
+
+
+def answer(prompt: str, *, model: Path | str, adapter: Path | str | None = None, max_new_tokens: int = 40) -> str:
+    """What a model says to one message of a user: the likeliest token each time, on one line.
+
+    Args:
+        prompt: The user's message.
+        model: Directory of the base model, with its tokenizer and chat template.
+        adapter: Directory of an adapter, or None.
+        max_new_tokens: Tokens after which the answer is cut.
+
+    Raises:
+        InputError: The model's directory holds no tokenizer with a chat template.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
+        asked = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(f"{model} cannot be asked: {error}", subject=str(model)) from None
+    with exact_arithmetic(threads=usable_threads()), torch.inference_mode():
+        network = _load(model, adapter)
+        said = network.generate(**asked.to(network.device), max_new_tokens=max_new_tokens, do_sample=False)
+    return " ".join(tokenizer.decode(said[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).split())
+
+
+def _load(model: Path | str, adapter: Path | str | None) -> Any:
+    network = load_base(identify(model), precision="auto", device=pick_device())
+    return (network if adapter is None else load_adapter(network, Path(adapter))).eval()

@@ -1,0 +1,162 @@
+"""shelf: the checkpoints of a run on the local disk: which there are, which verify, which may go.
+
+Promises: a checkpoint counts when its manifest and every byte verify, never by its name alone; pruning keeps the newest
+`keep` of those that verify, so never removes the last one, and removes nothing that a colder tier still needs; what is
+damaged is set aside under another name, not deleted. Does not load torch, so that listing needs no trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import DatakitError, NotFound
+from datakit.storage import disk
+from datakit.storage.commit import newest, read_manifest, verify_commit
+from datakit.storage.writeback import WriteBack
+
+CHECKPOINTS_NAME = "checkpoints"
+ADAPTER_DIR = "adapter"
+QUEUE_NAME = "write-back"
+LOCK_NAME = ".lock"
+CHECKPOINT_GLOB = "step-" + "[0-9]" * 8
+
+_DAMAGED = "damaged-"
+
+
+def step_name(step: int) -> str:
+    """Name of a step's checkpoint."""
+    return f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(path.name.removeprefix("step-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One commit of a run, as it lies on the local disk.
+
+    Attributes:
+        name: `step-<8 digits>` or `adapter`.
+        step: Optimizer steps it stands for.
+        bytes: Of all members.
+        problem: Why it is not valid, or None.
+        remote: How far write-back is with it: `staged`, `uploading`, `verified`, `failed`; None without write-back.
+        digest: Of its manifest, or None where that cannot be read.
+    """
+
+    name: str
+    step: int | None
+    bytes: int
+    problem: str | None
+    remote: str | None
+    digest: str | None
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The directories named like checkpoints, oldest first; whether one is valid, its manifest says."""
+    return sorted(path for path in directory.glob(CHECKPOINT_GLOB) if path.is_dir()) if directory.is_dir() else []
+
+
+def look(run: Path, *, quick: bool = True) -> list[Held]:
+    """Every checkpoint of a run, oldest first, and its adapter.
+
+    Args:
+        run: The run directory.
+        quick: Compare sizes only; otherwise every byte is read.
+
+    Raises:
+        NotFound: There is no such directory, or it is no run.
+    """
+    if not run.is_dir():
+        raise NotFound(f"no run at {run}", hint="Name the --output of a training", subject=str(run))
+    paths = checkpoints(run / CHECKPOINTS_NAME)
+    if (run / ADAPTER_DIR).is_dir():
+        paths.append(run / ADAPTER_DIR)
+    if not paths and not (run / CHECKPOINTS_NAME).is_dir() and not (run / "run.json").is_file():
+        raise NotFound(f"{run} is not the directory of a run", hint="Name the --output of a training", subject=str(run))
+    states = WriteBack("", queue_dir=run / QUEUE_NAME)
+    return [_look_at(path, states.state(path.name), quick=quick) for path in paths]
+
+
+def _look_at(path: Path, remote: str | None, *, quick: bool) -> Held:
+    try:
+        manifest = read_manifest(path)
+    except DatakitError as error:
+        return Held(path.name, None, 0, error.message, remote, None)
+    step = manifest.about.get("step")
+    problem = None
+    try:
+        verify_commit(path, quick=quick)
+    except DatakitError as error:
+        problem = error.message
+    known = step if isinstance(step, int) else None
+    return Held(path.name, known, manifest.total_bytes, problem, remote, manifest.digest)
+
+
+def newest_checkpoint(directory: Path) -> tuple[Path | None, tuple[tuple[Path, str], ...]]:
+    """The newest checkpoint that verifies, and newer ones that do not, each with the reason."""
+    found = newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
+    return found.path, found.skipped
+
+
+def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:
+    """Rename a commit so that nobody takes it for what it was; an earlier one of the new name gives way."""
+    aside = path.with_name(prefix + path.name)
+    with disk.at_door(path):
+        disk.remove(aside)
+        path.rename(aside)
+    return aside
+
+
+def prunable(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
+    """Checkpoints that may be removed: older than the newest `keep` valid ones, and allowed by `may_go`.
+
+    Args:
+        directory: Where checkpoints lie.
+        keep: Valid ones that stay, at least 1.
+        may_go: Whether the one of this name may be removed, as far as colder tiers are concerned.
+    """
+    found = checkpoints(directory)
+    left, oldest_kept = max(1, keep), None
+    for path in reversed(found):
+        if left == 0:
+            break
+        try:
+            verify_commit(path)
+        except DatakitError:
+            continue
+        left, oldest_kept = left - 1, path
+    if left or oldest_kept is None:
+        return []
+    return [path for path in found if path < oldest_kept and may_go(path.name)]
+
+
+def prune(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
+    """Remove what `prunable` names, and say what it was."""
+    gone = prunable(directory, keep=keep, may_go=may_go)
+    for path in gone:
+        with disk.at_door(path):
+            # without its manifest it is no commit any more, at whatever moment this is killed
+            (path / MANIFEST_NAME).unlink(missing_ok=True)
+            disk.remove(path)
+    return gone
+
+
+def has_copy(run: Path, name: str) -> bool:
+    """Whether write-back needs a local checkpoint no more: it or, if it failed, a newer one has a verified copy.
+
+    A run that was never written back needs none of its checkpoints for that.
+    """
+    states = WriteBack("", queue_dir=run / QUEUE_NAME)
+    offered = sorted(file.stem for file in (run / QUEUE_NAME).glob(f"{CHECKPOINT_GLOB}.json"))
+    state = states.state(name)
+    if not offered or state == "verified":
+        return True
+    if state in ("staged", "uploading"):
+        return False
+    return any(later > name and states.state(later) == "verified" for later in offered)

@@ -1,0 +1,184 @@
+"""version/lineage: what was it made from, in deterministic bytes and as a chain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datakit import InputError, NotFound, UsageError
+from datakit.data.manifest import Manifest
+from datakit.storage.commit import commit, read_manifest
+from datakit.version.lineage import Link, build_lineage, chain, data_lineage, read_lineage, read_run, render, to_bytes
+from support.cli import datakit
+from support.tiny import text_samples, write_dataset
+
+SOURCE = {
+    "name": "chat",
+    "manifest_digest": "a" * 64,
+    "content_digest": "b" * 64,
+    "layout_digest": "c" * 64,
+    "pack": {"algorithm": 1, "layout": "stable"},
+}
+PACK = {"tokenize": {"seq_len": 128, "tokenizer": "d" * 64}, "source": SOURCE, "from": [{"source": "e" * 64}] * 50}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Manifest:
+    return write_dataset(tmp_path / "tokens", text_samples(9), pack=PACK)
+
+
+def lineage_of(data: Manifest, **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "run": "first",
+        "data": data,
+        "base_model": {"name": "base", "digest": "f" * 64},
+        "settings": {"rank": 8},
+        "settings_digest": "1" * 64,
+        "versions": {"datakit": "0.1.0"},
+        "consumed": {"steps": 30, "epoch": 1},
+    }
+    return build_lineage(**{**values, **changes})
+
+
+def write_adapter(path: Path, lineage: dict[str, Any], kind: Any = "adapter") -> Path:
+    with commit(path, kind=kind, name=path.name) as staging:
+        staging.write("lineage.json", to_bytes(lineage))
+    return path
+
+
+def test_the_data_of_a_lineage_is_named_by_its_digests(data: Manifest) -> None:
+    """Content, layout and manifest digest, size, and the settings it was made with, its own source included."""
+    told = data_lineage(data)
+
+    assert told["content_digest"] == data.contents.content_digest
+    assert told["layout_digest"] == data.contents.layout_digest
+    assert told["manifest_digest"] == data.digest
+    assert told["samples"] == 9
+    assert told["pack"] == {"tokenize": PACK["tokenize"], "source": SOURCE}
+
+
+def test_equal_lineages_have_equal_bytes(data: Manifest) -> None:
+    """Whatever the order in which their fields were given."""
+    one = lineage_of(data, settings={"rank": 8, "alpha": 16})
+    other = lineage_of(data, settings={"alpha": 16, "rank": 8})
+
+    assert to_bytes(one) == to_bytes(other)
+    assert json.loads(to_bytes(one)) == one
+
+
+def test_an_adapter_leads_to_its_data_and_to_the_data_of_its_data(data: Manifest, tmp_path: Path) -> None:
+    """Adapter, tokenized dataset, packed dataset, base model: each with its digest."""
+    adapter = write_adapter(tmp_path / "adapter", lineage_of(data))
+
+    link = chain(adapter)
+
+    assert (link.kind, link.digest) == ("adapter", read_manifest(adapter).digest)
+    tokens, base = link.made_from
+    assert (tokens.kind, tokens.name, tokens.digest) == ("dataset", "tokens", data.digest)
+    assert (base.kind, base.name, base.digest) == ("model", "base", "f" * 64)
+    assert [(parent.name, parent.digest) for parent in tokens.made_from] == [("chat", "a" * 64)]
+
+
+def test_an_override_stands_in_the_chain(data: Manifest, tmp_path: Path) -> None:
+    """Whoever reads the lineage sees what was allowed to differ."""
+    override = {"what": "data", "from": "old", "to": "new", "step": 20}
+    adapter = write_adapter(tmp_path / "adapter", lineage_of(data, overrides=[override]))
+
+    link = chain(adapter)
+
+    assert link.facts["overrides"] == [override]
+    assert '"from": "old"' in render(link)
+
+
+def test_a_parent_adapter_stands_in_the_chain(data: Manifest, tmp_path: Path) -> None:
+    """A commit that training started from is one of the things it was made from."""
+    parent = {"kind": "adapter", "name": "earlier", "digest": "9" * 64}
+    adapter = write_adapter(tmp_path / "adapter", lineage_of(data, parents=[parent]))
+
+    assert chain(adapter).made_from[-1] == Link("adapter", "earlier", "9" * 64)
+
+
+def test_a_run_leads_to_its_adapter_or_else_its_newest_checkpoint(data: Manifest, tmp_path: Path) -> None:
+    """`datakit lineage RUN` works while the training goes on."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text('{"attempts": [1, 2], "settings_digest": "x"}')
+    empty = chain(run)
+    (run / "checkpoints").mkdir()
+    for step in (10, 20):
+        write_adapter(run / "checkpoints" / f"step-{step:08d}", lineage_of(data), kind="checkpoint")
+    going_on = chain(run)
+    write_adapter(run / "adapter", lineage_of(data))
+
+    assert empty.made_from == ()
+    assert [link.name for link in going_on.made_from] == ["step-00000020"]
+    assert [link.kind for link in chain(run).made_from] == ["adapter"]
+    assert going_on.facts["attempts"] == 2
+
+
+def test_a_dataset_and_a_model_have_a_chain_of_their_own(data: Manifest, tmp_path: Path) -> None:
+    """Their manifests are enough."""
+    with commit(tmp_path / "base", kind="model", name="base") as staging:
+        staging.write("config.json", b"{}")
+        staging.about["source"] = "somewhere"
+
+    assert [parent.name for parent in chain(tmp_path / "tokens").made_from] == ["chat"]
+    assert chain(tmp_path / "base").facts == {"source": "somewhere"}
+
+
+def test_render_indents_what_something_was_made_from(data: Manifest, tmp_path: Path) -> None:
+    """One line a thing, beneath it its facts, then what it was made from."""
+    lines = render(chain(write_adapter(tmp_path / "adapter", lineage_of(data)))).splitlines()
+
+    assert lines[0].startswith("adapter adapter  ")
+    assert f"  dataset tokens  {data.digest[:12]}" in lines
+    assert f"    dataset chat  {'a' * 12}" in lines
+    assert "  model base  ffffffffffff" in lines
+
+
+def test_what_has_no_lineage_is_said(data: Manifest, tmp_path: Path) -> None:
+    """Nothing there, nothing committed, no lineage, no JSON, another schema: each its own error."""
+    (tmp_path / "empty").mkdir()
+    with commit(tmp_path / "bare", kind="adapter", name="bare") as staging:
+        staging.write("x", b"")
+    newer = write_adapter(tmp_path / "newer", {**lineage_of(data), "schema": 2})
+    with commit(tmp_path / "broken", kind="adapter", name="broken") as staging:
+        staging.write("lineage.json", b"{")
+    with commit(tmp_path / "list", kind="adapter", name="list") as staging:
+        staging.write("lineage.json", b"[]")
+
+    for path, error, words in (
+        ("nowhere", NotFound, "is not there"),
+        ("empty", NotFound, "nothing is committed"),
+        ("bare", NotFound, r"has no lineage\.json"),
+        ("broken", InputError, "is not JSON"),
+        ("list", InputError, "is not a JSON object"),
+    ):
+        with pytest.raises(error, match=words):
+            chain(tmp_path / path)
+    with pytest.raises(UsageError, match="schema 2; this datakit reads 1"):
+        read_lineage(newer)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1]"])
+def test_a_run_file_that_is_none_reads_as_empty(tmp_path: Path, content: str | None) -> None:
+    """A run that was killed before it wrote anything is a run without attempts."""
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+
+    assert read_run(tmp_path) == {}
+
+
+def test_the_command_prints_the_tree_or_json(data: Manifest, tmp_path: Path) -> None:
+    """`datakit lineage` is a thin face over the chain."""
+    adapter = write_adapter(tmp_path / "adapter", lineage_of(data))
+
+    text, json_answer = datakit("lineage", adapter), datakit("lineage", adapter, "--json")
+
+    assert text.code == 0
+    assert text.stdout == render(chain(adapter)) + "\n"
+    assert json_answer.json["result"]["made_from"][0]["name"] == "tokens"
+    assert datakit("lineage", tmp_path / "nowhere").code == 2
