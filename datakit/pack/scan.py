@@ -25,14 +25,17 @@ import orjson
 from datakit.errors import InputError, NotFound
 from datakit.pack.records import LineFile
 from datakit.storage import disk
+from datakit.storage.retry import Pace, PatientStore
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
-    from datakit.storage.store import Location
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 CONCURRENCY = 16
 """Objects fetched at once: small objects are bound by latency, not by bandwidth."""
+
+RETRIES = 5
+"""Tries beyond the first for one request, as in `sync`."""
 
 _COPY_BYTES = 2**20
 
@@ -94,9 +97,9 @@ def scan(
     """
     requests = 0
     if is_remote(src):
-        location = _open(src, stores)
-        files = _list_remote(location)
-        requests = int(location.store.requests.total)
+        store, prefix = _open(src, stores)
+        files = _list_remote(store, prefix, src)
+        requests = store.requests.total
     else:
         files = _list_local(Path(src), fingerprints=fingerprints)
     if not files:
@@ -222,45 +225,52 @@ def _spool_path(spool: Path, name: str) -> Path:
     return target
 
 
-def _open(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> Location:
+def _open(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[PatientStore, str]:
     from datakit.storage.store import open_location
 
-    return open_location(str(src), stores=stores)
+    location = open_location(src, stores=stores)
+    return PatientStore(location.store, pace=Pace(retries=RETRIES)), location.prefix
 
 
-def _list_remote(location: Location) -> list[SourceFile]:
+def _list_remote(store: PatientStore, prefix: str, src: str | Path) -> list[SourceFile]:
     files = []
-    for info in location.store.list(location.prefix):
-        name = _below(info.key, location.prefix)
+    for info in store.list(prefix):
+        name = _below(info.key, prefix)
         if name is not None and not any(step.startswith(".") for step in name.split("/")):
             files.append(SourceFile(name, info.bytes, info.etag))
+    if not files and prefix:
+        try:
+            info = store.head(prefix)
+        except NotFound as error:
+            raise NotFound(f"there is nothing at {src}", hint=f"Look: aws s3 ls {src}", subject=str(src)) from error
+        files.append(SourceFile(prefix.rpartition("/")[2], info.bytes, info.etag))
     return files
 
 
 def _below(key: str, prefix: str) -> str | None:
-    """A key's name below the prefix; a prefix that is a key itself names one object."""
-    if key == prefix:
-        return key.rpartition("/")[2]
-    below = key.removeprefix(prefix.rstrip("/") + "/") if prefix else key
-    return None if (prefix and below == key) or not below or below.endswith("/") else below
+    """A key's name below the prefix, or None where it is elsewhere or a folder's mark."""
+    folder = f"{prefix}/" if prefix else ""
+    if not key.startswith(folder) or key.endswith("/"):
+        return None
+    return key.removeprefix(folder)
 
 
 def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None) -> int:
-    location = _open(sources.url, stores)
-    single = len(sources.files) == 1 and location.prefix.rpartition("/")[2] == sources.files[0].name
+    store, prefix = _open(sources.url, stores)
+    single = len(sources.files) == 1 and prefix.rpartition("/")[2] == sources.files[0].name
 
     def fetch(file: SourceFile) -> None:
-        key = location.prefix if single else f"{location.prefix.rstrip('/')}/{file.name}".lstrip("/")
+        key = prefix if single else f"{prefix}/{file.name}".lstrip("/")
         target = _spool_path(spool, file.name)
         with disk.at_door(target), open(target, "wb") as out:
-            # one object at a time in memory, in pieces, each of the very version that was listed
+            # in pieces, each of the very version that was listed
             for start in range(0, file.bytes, _PIECE_BYTES):
                 stop = min(start + _PIECE_BYTES, file.bytes)
-                out.write(location.store.read(key, start=start, stop=stop, etag=file.fingerprint))
+                out.write(store.read(key, start=start, stop=stop, etag=file.fingerprint))
 
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         list(pool.map(fetch, sources.files))
-    return int(location.store.requests.total)
+    return store.requests.total
 
 
 _PIECE_BYTES = 16 * 2**20
