@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,7 +163,7 @@ def _wait_until_quiet(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("calls", [*range(1, 60, 3), *range(60, 600, 29)])
+@pytest.mark.parametrize("calls", [*range(2, 60, 3), *range(60, 330, 29)])
 def test_ctrl_c_never_shows_a_stack_trace(calls: int) -> None:
     """SIGINT at the n-th call of a function of ours, from the door to the end: always 130 and the one line."""
     script = (
