@@ -10,8 +10,9 @@ Source of the codes: "Error responses", Amazon S3 API reference.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from datakit.errors import DatakitError, NotAllowed, NotFound, Refused, StoreUnavailable, UsageError
+from datakit.errors import DatakitError, IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable, UsageError
 from datakit.storage.access import StoreOptions
 
 
@@ -43,57 +44,105 @@ _DENIED = {
     "RequestTimeTooSkewed": "the clock of this machine differs too much from the store's",
     "SignatureDoesNotMatch": "the secret access key is wrong",
 }
+_OTHER_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+_STATUS_OF_CLASS = {
+    "NotModifiedError": 412,
+    "PermissionDeniedError": 403,
+    "PreconditionError": 412,
+    "UnauthenticatedError": 401,
+}
+_IMPOSSIBLE = ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError")
 _METADATA_SERVICE = "169.254.169.254"
 """Where clouds give credentials to their machines; a failure there means that none were found anywhere else."""
 
 
-def translated(error: Exception, *, url: str, key: str, options: StoreOptions) -> DatakitError:
-    """The error of our tree for one of the client's."""
-    text = str(error)
-    status_match, code_match = _STATUS.search(text), _CODE.search(text)
-    status = int(status_match.group(1)) if status_match else None
-    code = code_match.group(1) if code_match else None
-    where = f"{url}/{key}" if key else url
-    at = f" at {options.endpoint_url}" if options.endpoint_url else ""
-    kind = type(error).__name__
-    said = " ".join(str(word) for word in (status, code) if word is not None) or kind
-    if code == "NoSuchBucket":
-        return NotFound(
-            f"bucket {url} does not exist{at}", hint="Create it, or check its name and the endpoint", subject=url
-        )
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whom we asked for what, to be named in a sentence."""
+
+    url: str
+    key: str
+    options: StoreOptions
+
+    @property
+    def where(self) -> str:
+        """The object, or the bucket when a list was asked for."""
+        return f"{self.url}/{self.key}" if self.key else self.url
+
+    @property
+    def at(self) -> str:
+        """The endpoint as the end of a phrase, when it is not the usual one."""
+        return f" at {self.options.endpoint_url}" if self.options.endpoint_url else ""
+
+
+def translated(error: Exception, asked: Asked) -> DatakitError:
+    """The error of our tree for an exception of obstore."""
+    text, kind = str(error), type(error).__name__
+    status = int(match.group(1)) if (match := _STATUS.search(text)) else None
     if _METADATA_SERVICE in text:
         hint = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or stores: in params.yaml"
-        return NotAllowed(f"no credentials were found for {url}{at}", hint=hint, subject=url)
-    if code in _DENIED or status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        reason = _DENIED.get(code or "", "the store does not allow it")
-        return NotAllowed(
-            f"{where}{at}: {reason} ({said})", hint="Check the credentials and what they permit", subject=where
-        )
+        return NotAllowed(f"no credentials were found for {asked.url}{asked.at}", hint=hint, subject=asked.url)
     if kind == "AlreadyExistsError":
-        return already_there(where)
-    if kind in ("PreconditionError", "NotModifiedError") or status in (412, 416):
+        return already_there(asked.where)
+    if kind in _IMPOSSIBLE:
+        return UsageError(f"{asked.where}: obstore cannot do this ({kind})", subject=asked.where)
+    status = status or _status_of(error)
+    return no_answer(asked, _transport(text)) if status is None else refused(status, text, asked)
+
+
+def _status_of(error: Exception) -> int | None:
+    """The status that an exception stands for which names none."""
+    if isinstance(error, FileNotFoundError):
+        return 404
+    return _STATUS_OF_CLASS.get(type(error).__name__)
+
+
+def refused(status: int, text: str, asked: Asked) -> DatakitError:
+    """The error of our tree for an answer over HTTP that is not a success.
+
+    Args:
+        status: Of the answer.
+        text: Its body, or anything that quotes it.
+        asked: What was asked.
+    """
+    code = match.group(1) if (match := _CODE.search(text)) else None
+    said = f"{status} {code}" if code else str(status)
+    where, at = asked.where, asked.at
+    if code == "NoSuchBucket":
+        hint = "Create it, or check its name and the endpoint"
+        return NotFound(f"bucket {asked.url} does not exist{at}", hint=hint, subject=asked.url)
+    if code in _OTHER_REGION:
+        message = f"{asked.url} is not in region {asked.options.region or 'us-east-1'} ({said})"
+        return UsageError(message, hint="Set AWS_REGION to the bucket's region", subject=asked.url)
+    if code in _DENIED or status in (401, 403):
+        reason = _DENIED.get(code or "", "the store does not allow it")
+        hint = "Check the credentials and what they permit"
+        return NotAllowed(f"{where}{at}: {reason} ({said})", hint=hint, subject=where)
+    if status == 412:
         return changed(where)
-    if isinstance(error, FileNotFoundError) or status == 404:
+    if status == 416:
+        return IntegrityError(f"{where} holds fewer bytes than it should", hint="It was replaced, or is not whole")
+    if status == 404:
         return NotFound(f"{where} is not there{at}", subject=where)
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
-        hint = "Set AWS_REGION to the bucket's region"
-        return UsageError(f"{url} is not in region {options.region or 'us-east-1'} ({said})", hint=hint, subject=url)
-    if kind in ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError"):
-        return UsageError(f"{where}: obstore cannot do this ({kind})", subject=where)
-    if status is not None and status < 500 and status not in (408, 429):
+    if status < 500 and status not in (408, 429):
         return DatakitError(f"{where}{at}: the store refused the request ({said})", subject=where)
-    if status is not None:
-        return Throttled(f"{where}{at}: the store is busy or broken ({said})", hint="Try again later", subject=where)
+    return Throttled(f"{where}{at}: the store is busy or broken ({said})", hint="Try again later", subject=where)
+
+
+def no_answer(asked: Asked, reason: str) -> StoreUnavailable:
+    """The error of a request that got no whole answer."""
     hint = "Check the endpoint, the network and the proxy settings"
-    return StoreUnavailable(
-        f"{where}: no proper answer from the store{at} ({_transport(text)})", hint=hint, subject=where
-    )
+    message = f"{asked.where}: no proper answer from the store{asked.at} ({reason})"
+    return StoreUnavailable(message, hint=hint, subject=asked.where)
 
 
 def _transport(text: str) -> str:
-    match = re.search(r"kind: (Connect|Timeout|Decode|Interrupted)", text)
     if "operation timed out" in text or "TimedOut" in text:
         return "time-out"
-    return {"Connect": "no connection", "Decode": "the body broke off", "Interrupted": "the connection broke off"}.get(
-        match.group(1) if match else "", "the connection failed"
-    )
+    match = re.search(r"kind: (Connect|Timeout|Decode|Interrupted)", text)
+    return {
+        "Connect": "no connection",
+        "Timeout": "time-out",
+        "Decode": "the body broke off",
+        "Interrupted": "the connection broke off",
+    }.get(match.group(1) if match else "", "the connection failed")

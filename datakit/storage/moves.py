@@ -48,7 +48,7 @@ class SyncSettings:
         concurrency: Requests under way at once.
         window: Bytes in memory at once.
         retries: Tries beyond the first for one request.
-        durability: `auto` puts checkpoints, adapters and models onto the disk before their names appear; datasets and
+        durability: `auto` puts checkpoints and adapters onto the disk before their names appear; datasets, models and
             files, which can be fetched again, may still be in the disk's cache. `always` and `never` say it for all.
     """
 

@@ -7,7 +7,7 @@ retries (that is `retry`) or verifies contents (that is `transfer`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -69,8 +69,15 @@ class Store(Protocol):
         """A small object whole, with its version."""
         ...
 
-    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
-        """Exactly the bytes from `start` to `stop`, of the version `etag` when one is given."""
+    def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
+        """Exactly the bytes from `start` to `stop`, of the version `etag` when one is given, by one request.
+
+        They come in pieces of any size; each is valid until the next is asked for. An error may come at any piece.
+        """
+        ...
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
+        """The same, as one."""
         ...
 
     def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
@@ -127,19 +134,22 @@ class LocalStore:
             data = file.read()
             return Blob(_local_info(key, os.fstat(file.fileno())), data)
 
-    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+    def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
         """Bytes of a file, checked to be of the version that was asked for after they were read."""
         path = self._path(key)
         with disk.at_door(path), open(path, "rb", buffering=0) as file:
-            data = bytearray(stop - start)
-            view = memoryview(data)
-            count = 0
-            while count < len(view) and (got := os.preadv(file.fileno(), [view[count:]], start + count)):
-                count += got
+            buffer = memoryview(bytearray(min(stop - start, disk.READ_BYTES)))
+            offset = start
+            while offset < stop and (count := os.preadv(file.fileno(), [buffer[: stop - offset]], offset)):
+                offset += count
+                yield buffer[:count]
             info = _local_info(key, os.fstat(file.fileno()))
-        if etag not in (None, info.etag) or count < len(view):
+        if etag not in (None, info.etag) or offset < stop:
             raise changed(f"{self.url}/{key}")
-        return data
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
+        """The same, as one."""
+        return joined(self.stream(key, start=start, stop=stop, etag=etag))
 
     def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
         """Put a file in one step."""
@@ -175,3 +185,8 @@ class LocalStore:
 
 def _local_info(key: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, status.st_size, f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}")
+
+
+def joined(pieces: Iterable[memoryview]) -> bytes:
+    """Pieces of a stream as one."""
+    return b"".join(map(bytes, pieces))

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,20 +53,43 @@ class Fetch:
         return hashlib.sha256(f"{self.etag} {self.bytes}".encode()).hexdigest()[:8]
 
 
-def check_part(fetch: Fetch, start: int, data: Buffer, *, where: str) -> None:
-    """Check bytes that arrived against the entry, one crc32c for each 16 MiB.
+class Inspector:
+    """Digests bytes of one object as they pass, and compares each 16 MiB with the entry as soon as it is complete.
 
-    Raises:
-        IntegrityError: Names the object, the bytes, and both checksums.
+    Args:
+        fetch: What they must be.
+        start: Where they begin in the object, a multiple of 16 MiB.
+        where: The object, for the message.
     """
-    if fetch.entry is None:
-        return
-    view = memoryview(data)
-    for offset in range(0, len(view), PART_BYTES):
-        number = (start + offset) // PART_BYTES
-        found = f"{crc32c(view[offset : offset + PART_BYTES]):08x}"
-        if found != fetch.entry.crc32c[number]:
-            raise IntegrityError(part_message(where, number, fetch.entry, found), subject=fetch.entry.name)
+
+    def __init__(self, fetch: Fetch, start: int, *, where: str) -> None:
+        self._fetch = fetch
+        self._where = where
+        self._position = start
+        self._crc = 0
+        self.crcs: list[str] = []
+
+    def take(self, data: Buffer) -> None:
+        """Look at the next bytes.
+
+        Raises:
+            IntegrityError: A part is complete and is not what the entry says; names it, and both checksums.
+        """
+        view = memoryview(data)
+        while view:
+            piece = view[: PART_BYTES - self._position % PART_BYTES]
+            view = view[len(piece) :]
+            self._crc = crc32c(piece, self._crc)
+            self._position += len(piece)
+            if self._position % PART_BYTES == 0 or self._position == self._fetch.bytes:
+                self._close()
+
+    def _close(self) -> None:
+        found, self._crc = f"{self._crc:08x}", 0
+        self.crcs.append(found)
+        entry, number = self._fetch.entry, (self._position - 1) // PART_BYTES
+        if entry is not None and found != entry.crc32c[number]:
+            raise IntegrityError(part_message(self._where, number, entry, found), subject=entry.name)
 
 
 class Partial:
@@ -115,12 +138,16 @@ class Partial:
         start = number * self._part_bytes
         return start, min(start + self._part_bytes, self.fetch.bytes)
 
-    def take(self, number: int, data: Buffer) -> None:
-        """Put a checked part in its place, then write it into the journal; any thread."""
+    def put(self, data: Buffer, offset: int) -> None:
+        """Write bytes at their place; they count only when their part is `noted`."""
         with disk.at_door(self._path):
-            disk.write_all(self._descriptor, data, self.span(number)[0])
+            disk.write_all(self._descriptor, data, offset)
+
+    def note(self, number: int, crcs: Sequence[str]) -> None:
+        """Write into the journal that a part is here, with the crc32c of each of its 16 MiB; any thread."""
+        with disk.at_door(self._journal):
             # one write of one short line with O_APPEND: whole in the file or, when killed, the last and torn
-            os.write(self._log, _line([number, f"{crc32c(data):08x}"]))
+            os.write(self._log, _line([number, list(crcs)]))
 
     def finish(self) -> None:
         """Give the file its name; every part must be here.
@@ -165,21 +192,20 @@ class Partial:
             lines = self._journal.read_bytes().split(b"\n")[:-1]  # what follows the last newline was torn by a kill
             if not lines or json.loads(lines[0]) != self._header():
                 return set()
-            claimed: dict[int, str] = dict(json.loads(line) for line in lines[1:])
+            claimed: dict[int, list[str]] = dict(json.loads(line) for line in lines[1:])
         except (FileNotFoundError, ValueError):
             return set()
-        return {number for number, crc in claimed.items() if self._has(number, crc)}
+        return {number for number, crcs in claimed.items() if self._has(number, crcs)}
 
-    def _has(self, number: int, crc: str) -> bool:
+    def _has(self, number: int, crcs: list[str]) -> bool:
         start, stop = self.span(number)
-        data = os.pread(self._descriptor, stop - start, start)
-        if len(data) != stop - start or f"{crc32c(data):08x}" != crc:
-            return False
+        inspector = Inspector(self.fetch, start, where=str(self._path))
         try:
-            check_part(self.fetch, start, data, where=str(self._path))
+            for offset in range(start, stop, disk.READ_BYTES):
+                inspector.take(os.pread(self._descriptor, min(disk.READ_BYTES, stop - offset), offset))
         except IntegrityError:
             return False
-        return True
+        return inspector.crcs == crcs
 
 
 def _line(value: object) -> bytes:

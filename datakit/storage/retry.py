@@ -12,14 +12,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from datakit.data.digest import Buffer
 from datakit.errors import Interrupted, StoreUnavailable
 from datakit.storage.answers import Throttled
 from datakit.storage.counts import RequestCounts
-from datakit.storage.objects import Blob, Chunks, ObjectInfo, Store
+from datakit.storage.objects import Blob, Chunks, ObjectInfo, Store, joined
 
 T = TypeVar("T")
 
@@ -123,9 +123,30 @@ class PatientStore:
         """See `Store.fetch`."""
         return self._pace.call(lambda: self._store.fetch(key))
 
-    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+    def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
+        """See `Store.stream`; after a break it goes on at that byte, and every piece renews the patience."""
+        position = start
+        pieces: Iterator[memoryview] | None = None
+
+        def next_piece() -> memoryview:
+            nonlocal pieces
+            try:
+                pieces = pieces or self._store.stream(key, start=position, stop=stop, etag=etag)
+                return next(pieces)
+            except BaseException:
+                pieces = None
+                raise
+
+        while position < stop:
+            piece = self._pace.call(next_piece)
+            position += len(piece)
+            yield piece
+        if pieces is not None:
+            next(pieces, None)  # lets the store end its answer, and check what it checks at the end
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
         """See `Store.read`."""
-        return self._pace.call(lambda: self._store.read(key, start=start, stop=stop, etag=etag))
+        return joined(self.stream(key, start=start, stop=stop, etag=etag))
 
     def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
         """See `Store.write`."""

@@ -24,7 +24,7 @@ from datakit.errors import DatakitError, IntegrityError, MissingExtra, UsageErro
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked, no_answer, translated
 from datakit.storage.counts import Meter, RequestCounts
-from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store
+from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined
 from datakit.storage.wire import PIECE_BYTES, Wire, is_direct
 
 __all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "open_location"]
@@ -134,6 +134,10 @@ class ObstoreStore:
                 self._meter.add(bytes_in=len(piece))
                 yield piece
 
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
+        """The same, as one."""
+        return joined(self.stream(key, start=start, stop=stop, etag=etag))
+
     def _signed(self, client: ObjectStore, key: str) -> str | None:
         """An address of the object that needs nothing else, or None where obstore itself has to ask."""
         import obstore
@@ -205,9 +209,7 @@ class ObstoreStore:
             raise translated(error, Asked(self._url, key, self._options)) from error
 
 
-def _stream(
-    client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: str | None
-) -> Iterator[memoryview]:
+def _stream(client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: str | None) -> Iterator[memoryview]:
     """A range through obstore: where URLs cannot be signed, or a proxy is in between."""
     import obstore
 

@@ -142,7 +142,7 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
 
 def _knobs(plan: SyncPlan) -> Knobs:
     choice = plan.settings.durability
-    precious = plan.held.manifest is not None and plan.held.manifest.kind != "dataset"
+    precious = plan.held.manifest is not None and plan.held.manifest.kind in ("checkpoint", "adapter")
     return plan.settings.knobs(durable=choice == "always" or (choice == "auto" and precious))
 
 

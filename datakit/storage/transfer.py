@@ -10,8 +10,10 @@ It does not decide what to move (that is `sync`), and makes nothing visible unde
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from datakit.data.digest import PART_BYTES, Buffer, FileEntry, crc32c
 from datakit.errors import IntegrityError, Refused, UsageError
 from datakit.storage import disk, etags
 from datakit.storage.objects import ObjectInfo, Store
-from datakit.storage.partial import Fetch, Partial, check_part
+from datakit.storage.partial import Fetch, Inspector, Partial
 from datakit.storage.retry import Pace, PatientStore
 
 DAMAGE_TRIES = 3
@@ -103,21 +105,31 @@ Task = Callable[[], int]
 
 
 def _fetch_tasks(store: Store, fetches: Iterable[Fetch], knobs: Knobs, opened: set[Partial]) -> Iterator[Task]:
-    for fetch in fetches:
-        if fetch.bytes <= knobs.part_bytes:
-            yield _small(store, fetch, knobs)
-        else:
-            yield from _large(store, fetch, knobs, opened)
+    """Parts of as many files as there are workers, in turn: writers of one file wait for each other in the kernel."""
+    source = iter(fetches)
+    turn: deque[Iterator[Task]] = deque()
+    while True:
+        while len(turn) < knobs.workers and (fetch := next(source, None)) is not None:
+            turn.append(
+                _large(store, fetch, knobs, opened) if fetch.bytes > knobs.part_bytes else _small(store, fetch, knobs)
+            )
+        if not turn:
+            return
+        tasks = turn.popleft()
+        task = next(tasks, None)
+        if task is not None:
+            yield task
+            turn.append(tasks)
 
 
-def _small(store: Store, fetch: Fetch, knobs: Knobs) -> Task:
+def _small(store: Store, fetch: Fetch, knobs: Knobs) -> Iterator[Task]:
     def task() -> int:
-        data = _checked_read(store, fetch, 0, fetch.bytes)
         disk.make_dirs(fetch.target.parent)
-        disk.write_atomic(fetch.target, data, sync=knobs.durable)
+        with disk.atomic_file(fetch.target, sync=knobs.durable) as file:
+            _arrive(store, fetch, 0, fetch.bytes, put=lambda data, at: disk.write_all(file.fileno(), data, at))
         return fetch.bytes
 
-    return task
+    yield task
 
 
 def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial]) -> Iterator[Task]:
@@ -130,7 +142,7 @@ def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial]) -> It
     def task(number: int) -> int:
         nonlocal remaining
         start, stop = partial.span(number)
-        partial.take(number, _checked_read(store, fetch, start, stop))
+        partial.note(number, _arrive(store, fetch, start, stop, put=partial.put))
         with guard:
             remaining -= 1
             last = remaining == 0
@@ -149,29 +161,36 @@ def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial]) -> It
         yield lambda number=number: task(number)  # type: ignore[misc] # mypy cannot infer a lambda with a default
 
 
-def _checked_read(store: Store, fetch: Fetch, start: int, stop: int) -> Buffer:
+def _arrive(store: Store, fetch: Fetch, start: int, stop: int, *, put: Callable[[Buffer, int], None]) -> list[str]:
+    """Let a part arrive and put it in its place, piece by piece while it is in the processor's cache; its crc32cs."""
     where = f"{store.url}/{fetch.key}"
     for attempt in range(1, DAMAGE_TRIES + 1):
-        data = store.read(fetch.key, start=start, stop=stop, etag=fetch.etag)
+        inspector = Inspector(fetch, start, where=where)
+        md5 = hashlib.md5(usedforsecurity=False) if _has_plain_tag(fetch, start, stop) else None
+        position = start
         try:
-            check_part(fetch, start, data, where=where)
+            for piece in store.stream(fetch.key, start=start, stop=stop, etag=fetch.etag):
+                inspector.take(piece)
+                if md5 is not None:
+                    md5.update(piece)
+                put(piece, position)
+                position += len(piece)
+            if md5 is not None and not etags.same(etags.single(md5.hexdigest()), fetch.etag):
+                raise IntegrityError(
+                    f"{where}: the bytes that arrived do not have the md5 of its tag", subject=fetch.key
+                )
         except IntegrityError:
             if attempt == DAMAGE_TRIES:
                 raise
         else:
             break
-    if fetch.entry is None and stop - start == fetch.bytes:
-        _check_whole(fetch, data, where)
-    return data
+    return inspector.crcs
 
 
-def _check_whole(fetch: Fetch, data: Buffer, where: str) -> None:
-    """An object that came whole, from where no manifest speaks for it: its tag may."""
-    import hashlib
-
-    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if etags.part_sizes(fetch.etag, fetch.bytes) == (0,) and not etags.same(etags.single(md5), fetch.etag):
-        raise IntegrityError(f"{where}: the bytes that arrived do not have the md5 of its tag", subject=fetch.key)
+def _has_plain_tag(fetch: Fetch, start: int, stop: int) -> bool:
+    """Whether these bytes are a whole object for which no manifest speaks, but its tag does."""
+    whole = stop - start == fetch.bytes
+    return whole and fetch.entry is None and etags.part_sizes(fetch.etag, fetch.bytes) == (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,17 +278,15 @@ class _Source:
         self.crcs: list[int] = []
 
     def chunks(self) -> Iterator[bytes]:
-        import hashlib
-
         put = self._put
         self.md5s, self.crcs = [], []
         seen = 0
         with disk.at_door(put.path), open(put.path, "rb", buffering=0) as file:
-            fetch = Fetch(put.key, put.path, put.bytes, entry=put.entry)
+            inspector = Inspector(Fetch(put.key, put.path, put.bytes, entry=put.entry), 0, where=str(put.path))
             while data := _read_full(file, self._part_bytes):
                 if seen + len(data) > put.bytes:
                     break
-                check_part(fetch, seen, data, where=str(put.path))
+                inspector.take(data)
                 self.md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
                 self.crcs.append(crc32c(data))
                 seen += len(data)

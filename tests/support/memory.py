@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 from datakit.data.digest import Buffer
 from datakit.errors import IntegrityError, NotFound
 from datakit.storage import etags
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import Meter, RequestCounts
-from datakit.storage.objects import Blob, Chunks, ObjectInfo
+from datakit.storage.objects import Blob, Chunks, ObjectInfo, joined
+from datakit.storage.wire import PIECE_BYTES
 
 
 class MemoryStore:
@@ -48,16 +50,21 @@ class MemoryStore:
         info = self._info(key)
         return Blob(info, self.objects[key][0])
 
-    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Buffer:
+    def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
         if stop <= start:
-            return b""
+            return
         self._meter.add(get=1, bytes_in=stop - start)
         info = self._info(key)
         if etag not in (None, info.etag):
             raise changed(key)
         if info.bytes < stop:
             raise IntegrityError(f"{key} is short")
-        return memoryview(self.objects[key][0])[start:stop]
+        data = memoryview(self.objects[key][0])
+        for offset in range(start, stop, PIECE_BYTES):
+            yield data[offset : min(offset + PIECE_BYTES, stop)]
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
+        return joined(self.stream(key, start=start, stop=stop, etag=etag))
 
     def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
         self._meter.add(put=1, bytes_out=len(data))

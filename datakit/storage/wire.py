@@ -1,0 +1,146 @@
+"""wire: ranges of objects over plain HTTP, received into a small buffer that stays in the processor's cache.
+
+The address is a URL that the client library has signed; what is saved here is its copying. Measured on 2026-11-30 on
+2 cores, 1.7 GB from a local server: received by obstore into parts of 16 MiB and written, 3.2 to 5.3 CPU seconds;
+received here in pieces of 1 MiB, each checked and written while it is hot, 1.4 to 1.9.
+
+Promises: exactly the bytes of the range that was asked for, or an error; a body that brings nothing for a while is
+given up. One connection for each thread and host, kept open. It does not retry, and it does not use proxies.
+
+Source: RFC 9110 (Range, Content-Range, If-Match), RFC 9112.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+
+from datakit.errors import DatakitError, IntegrityError
+from datakit.storage.answers import Asked, no_answer, refused
+
+PIECE_BYTES = 2**20
+"""What is received at once: 1 MiB and its copy in the page cache fit into a second-level cache."""
+
+LONGEST_REFUSAL_BYTES = 2**16
+"""As much of an error's body is read."""
+
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+class Wire:
+    """Connections to one store, one for each thread.
+
+    Args:
+        connect_timeout_s: Seconds to wait for a connection.
+        read_timeout_s: Seconds to wait for the next bytes.
+    """
+
+    def __init__(self, *, connect_timeout_s: float, read_timeout_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._read_timeout_s = read_timeout_s
+        self._mine = threading.local()
+        self._tls: ssl.SSLContext | None = None
+
+    def stream(self, url: str, asked: Asked, *, start: int, stop: int, etag: str | None) -> Iterator[memoryview]:
+        """The bytes from `start` to `stop`, in pieces; each is valid until the next is asked for.
+
+        Raises:
+            StoreUnavailable: No connection, a stalled or broken body, or another range than was asked for.
+            Refused: The object is not the version `etag` any more.
+            NotFound, NotAllowed, IntegrityError: As the store's answer means.
+        """
+        headers = {"Range": f"bytes={start}-{stop - 1}"} | ({"If-Match": etag} if etag else {})
+        connection, answer = self._ask(url, headers, asked)
+        try:
+            _check_answer(answer, asked, start=start, stop=stop)
+            buffer = self._buffer()
+            left = stop - start
+            while left:
+                count = answer.readinto(buffer[: min(left, PIECE_BYTES)])
+                if count == 0:
+                    raise no_answer(asked, "the body broke off")
+                left -= count
+                yield buffer[:count]
+            answer.read()  # nothing is left: this frees the connection for the next request
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, (OSError, http.client.HTTPException)) and not isinstance(error, DatakitError):
+                raise no_answer(asked, _reason(error)) from error
+            raise
+
+    def _buffer(self) -> memoryview:
+        if not hasattr(self._mine, "buffer"):
+            self._mine.buffer = memoryview(bytearray(PIECE_BYTES))
+        buffer: memoryview = self._mine.buffer
+        return buffer
+
+    def _ask(
+        self, url: str, headers: dict[str, str], asked: Asked
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        parts = urllib.parse.urlsplit(url)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        connection, reused = self._connection(parts.scheme, parts.netloc)
+        while True:
+            try:
+                if connection.sock is None:
+                    self._open(connection)
+                connection.request("GET", target, headers=headers)
+                return connection, connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if not reused or isinstance(error, TimeoutError):
+                    raise no_answer(asked, _reason(error)) from error
+                reused = False  # the server has closed an idle connection: that is no answer to this request
+
+    def _open(self, connection: http.client.HTTPConnection) -> None:
+        connection.timeout = self._connect_timeout_s
+        connection.connect()
+        connection.sock.settimeout(self._read_timeout_s)
+
+    def _connection(self, scheme: str, host: str) -> tuple[http.client.HTTPConnection, bool]:
+        if not hasattr(self._mine, "connections"):
+            self._mine.connections = {}
+        open_ones: dict[str, http.client.HTTPConnection] = self._mine.connections
+        connection = open_ones.get(host)
+        if connection is None:
+            if scheme == "https":
+                self._tls = self._tls or ssl.create_default_context()
+                connection = http.client.HTTPSConnection(host, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(host)
+            open_ones[host] = connection
+        return connection, connection.sock is not None
+
+
+def is_direct(url: str) -> bool:
+    """Whether no proxy of the environment stands between us and this URL."""
+    parts = urllib.parse.urlsplit(url)
+    proxies = urllib.request.getproxies_environment()
+    return parts.scheme not in proxies or bool(urllib.request.proxy_bypass(parts.netloc, proxies))
+
+
+def _check_answer(answer: http.client.HTTPResponse, asked: Asked, *, start: int, stop: int) -> None:
+    if answer.status not in (200, 206):
+        raise refused(answer.status, answer.read(LONGEST_REFUSAL_BYTES).decode(errors="replace"), asked)
+    match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if answer.status == 200:
+        if start or answer.length != stop:
+            raise no_answer(asked, "the whole object came where a range was asked for")
+    elif match is None or (int(match[1]), int(match[2])) != (start, stop - 1):
+        if match is not None and match[3] != "*" and int(match[3]) < stop:
+            message = f"{asked.where} holds {match[3]} bytes, it should hold {stop} at least"
+            raise IntegrityError(message, hint="It was replaced, or is not whole", subject=asked.key)
+        raise no_answer(asked, f"asked for bytes {start} to {stop}, got {match[0] if match else 'no range'}")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "time-out"
+    if isinstance(error, ConnectionRefusedError):
+        return "no connection"
+    return "the connection broke off"
