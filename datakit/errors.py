@@ -9,7 +9,7 @@ the command line ends with (DESIGN.md section 6).
     ├── MissingExtra      ImportError  1   a library of an optional extra is not installed
     ├── UsageError        ValueError   2   an option or setting is wrong
     │   └── NotFound      FileNotFoundError  2   what you named is not there (path, bucket, object, sample)
-    ├── Refused           RuntimeError 3   it could be done and would be wrong (state mismatch, foreign destination, lock held)
+    ├── Refused           RuntimeError 3   it could be done and would be wrong (other state, foreign place, lock held)
     ├── IntegrityError    ValueError   4   bytes are not what the manifest says
     ├── NoSpace           OSError      5   the disk is full, or a tier's byte budget would be exceeded
     ├── NotAllowed        PermissionError  6   credentials or permission
@@ -80,9 +80,7 @@ class MissingExtra(DatakitError, ImportError):
     """
 
     def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(
-            f"{library} is not installed", hint=f"pip install 'datakit[{extra}]'", subject=library
-        )
+        super().__init__(f"{library} is not installed", hint=f"pip install 'datakit[{extra}]'", subject=library)
         self.library = library
         self.extra = extra
 

@@ -49,5 +49,5 @@ Event: TypeAlias = Progress | Note | Caution
 OnEvent: TypeAlias = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:  # noqa: ARG001 -- the listener that does not listen
+def ignore(event: Event) -> None:
     """Drop the event."""

@@ -38,7 +38,8 @@ def parse_bytes(text: str | int) -> int:
     match = _NUMBER.fullmatch(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
-        raise UsageError(f"{text!r} is not a size", hint="Write a number and a unit, such as 64MiB or 500GB", subject=text)
+        hint = "Write a number and a unit, such as 64MiB or 500GB"
+        raise UsageError(f"{text!r} is not a size", hint=hint, subject=text)
     return round(float(re.sub(r"[_,]", "", match.group(1))) * factor)
 
 
@@ -53,7 +54,8 @@ def parse_duration(text: str | float) -> float:
     match = _NUMBER.fullmatch(text)
     factor = _SECONDS.get(match.group(2).lower() or "s") if match else None
     if match is None or factor is None:
-        raise UsageError(f"{text!r} is not a duration", hint="Write a number and a unit, such as 25s or 5min", subject=text)
+        hint = "Write a number and a unit, such as 25s or 5min"
+        raise UsageError(f"{text!r} is not a duration", hint=hint, subject=text)
     return float(re.sub(r"[_,]", "", match.group(1))) * factor
 
 

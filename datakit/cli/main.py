@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from datakit import __version__
@@ -55,8 +54,7 @@ def build_app() -> typer.Typer:
     ) -> None: ...
 
     for name in COMMANDS:
-        if find_spec(f"datakit.cli.{name}") is not None:
-            importlib.import_module(f"datakit.cli.{name}").register(app)
+        importlib.import_module(f"datakit.cli.{name}").register(app)
     return app
 
 

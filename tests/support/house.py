@@ -143,18 +143,17 @@ def silent_ignores(package: Path = PACKAGE) -> list[str]:
 
 
 def _lines_of_code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from `def` to the end, the docstring and functions inside not counted."""
+    """Lines of the body; signature, docstring and functions inside are not counted."""
+    body = list(node.body)
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    inner = [child for child in ast.walk(node) if child is not node and isinstance(child, type(node))]
+    return (_span(body[0].lineno, body[-1]) if body else 0) - sum(_span(child.lineno, child) for child in inner)
+
+
+def _span(start: int, node: ast.stmt) -> int:
     assert node.end_lineno is not None
-    lines = node.end_lineno - node.lineno + 1
-    first = node.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        assert first.end_lineno is not None
-        lines -= first.end_lineno - first.lineno + 1
-    for inner in ast.walk(node):
-        if inner is not node and isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert inner.end_lineno is not None
-            lines -= inner.end_lineno - inner.lineno + 1
-    return lines
+    return node.end_lineno - start + 1
 
 
 def _called(node: ast.Call) -> str:
