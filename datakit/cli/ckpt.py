@@ -66,17 +66,27 @@ def _add_verify(ckpt: typer.Typer) -> None:
 def _add_pull(ckpt: typer.Typer) -> None:
     @frame.command(ckpt, "pull", example="datakit ckpt pull runs/first --from s3://my-bucket/runs/first")
     def pull(
-        run: Run, source: Source = None, params: frame.ParamsOption = None, json: frame.JsonOption = False
+        run: Run,
+        source: Source = None,
+        params: frame.ParamsOption = None,
+        dry_run: frame.DryRunOption = False,
+        json: frame.JsonOption = False,
     ) -> None:
         """Fetch the newest checkpoint that verifies, if it is newer than what RUN holds."""
         with frame.run("ckpt pull", json=json) as session:
             from datakit.events import Caution
-            from datakit.storage.catalog import pull_newest
+            from datakit.storage.catalog import commits_at, pull_newest
             from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint
 
             url = source or _written_back_to(run)
             here, _ = newest_checkpoint(run / CHECKPOINTS_NAME)
             settings = session.settings(params)
+            if dry_run:
+                there = commits_at(url, pattern=CHECKPOINT_GLOB, settings=settings.sync, stores=settings.stores)
+                newer = [name for name in there if here is None or name > here.name]
+                said = f"Would fetch {newer[0]} from {url}" if newer else f"{url} holds nothing newer"
+                session.done({"run": str(run), "source": url, "pulled": None, "newer": newer}, said)
+                return
             pulled = pull_newest(
                 url,
                 run / CHECKPOINTS_NAME,
