@@ -1,0 +1,198 @@
+"""train/model: which base model, which adapter, and a loss that stock transformers confirms."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from datakit import InputError, IntegrityError, NotFound, open_dataset
+from datakit.storage.commit import commit
+from datakit.train.batch import IGNORED, Collate
+from datakit.train.model import (
+    adapter_config,
+    attach_adapter,
+    chosen_precision,
+    derived_seed,
+    exact_arithmetic,
+    identify,
+    load_base,
+    loss_sum,
+    trainable,
+)
+from datakit.train.recipe import Recipe
+from support.tiny import tiny_model
+
+CPU = torch.device("cpu")
+RECIPE = Recipe(rank=4, dropout=0.3)
+
+
+def base_model(base_dir: Path) -> Any:
+    return load_base(identify(base_dir), precision="auto", device=CPU)
+
+
+def test_a_model_is_identified_by_what_it_computes_with(base_dir: Path, tmp_path: Path) -> None:
+    """The same files elsewhere are the same model; another weight or configuration is another one; a README is not."""
+    copy = shutil.copytree(base_dir, tmp_path / "copy")
+    (copy / "README.md").write_text("hello")
+    changed = shutil.copytree(base_dir, tmp_path / "changed")
+    config = json.loads((changed / "config.json").read_text())
+    (changed / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
+
+    digests = [identify(path).digest for path in (base_dir, copy, changed, tiny_model(tmp_path / "other", seed=1))]
+
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+    assert identify(copy).name == "copy"
+
+
+def test_a_committed_model_is_identified_by_its_manifest(base_dir: Path, tmp_path: Path) -> None:
+    """No weights are read for it, and one that lacks a member is refused."""
+    with commit(tmp_path / "base", kind="model", name="tiny-llama") as staging:
+        for file in base_dir.iterdir():
+            staging.write(file.name, file.read_bytes())
+
+    base = identify(tmp_path / "base")
+    (tmp_path / "base" / "generation_config.json").unlink()
+
+    assert staging.manifest is not None
+    assert (base.name, base.digest) == ("tiny-llama", staging.manifest.digest)
+    with pytest.raises(IntegrityError, match="generation_config"):
+        identify(tmp_path / "base")
+
+
+def test_what_is_no_model_is_refused(base_dir: Path, tmp_path: Path) -> None:
+    """Missing, empty, and pickled weights: only safetensors are read."""
+    pickled = shutil.copytree(base_dir, tmp_path / "pickled")
+    (pickled / "model.safetensors").unlink()
+    torch.save({}, pickled / "pytorch_model.bin")
+
+    with pytest.raises(NotFound, match="no base model"):
+        identify(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no config\.json"):
+        identify(tmp_path)
+    with pytest.raises(InputError, match="cannot be loaded"):
+        base_model(pickled)
+
+
+def test_the_first_values_of_an_adapter_follow_from_the_seed_alone(base_dir: Path) -> None:
+    """Whatever was drawn before; another seed gives others; B starts at zero, so nothing changes at first."""
+    adapters = []
+    for seed in (0, 0, 1):
+        torch.rand(3)
+        adapters.append(trainable(attach_adapter(base_model(base_dir), Recipe(rank=4, seed=seed))))
+
+    a_names = [name for name in adapters[0] if ".lora_A." in name]
+    assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
+    assert not any(torch.equal(adapters[0][name], adapters[2][name]) for name in a_names)
+    assert not any(adapters[0][name].any() for name in adapters[0] if ".lora_B." in name)
+    assert all(parameter.dtype == torch.float32 for parameter in adapters[0].values())
+
+
+def test_what_trains_has_the_names_of_stock_peft(base_dir: Path) -> None:
+    """Oracle: the keys and values of `peft.get_peft_model_state_dict`."""
+    from peft import get_peft_model_state_dict
+
+    model = attach_adapter(base_model(base_dir), RECIPE)
+
+    stock = get_peft_model_state_dict(model)
+    own = trainable(model)
+    assert set(own) == set(stock)
+    assert all(own[name] is stock[name] or torch.equal(own[name], stock[name]) for name in own)
+
+
+def test_the_configuration_is_deterministic_and_names_no_path(base_dir: Path) -> None:
+    """Two processes on two machines write the same bytes."""
+    configs = {
+        adapter_config(attach_adapter(base_model(base_dir), RECIPE), base_name="SmolLM2").decode() for _ in range(2)
+    }
+
+    (text,) = configs
+    config = json.loads(text)
+    assert config["base_model_name_or_path"] == "SmolLM2"
+    assert config["target_modules"] == ["q_proj", "v_proj"]
+    assert (config["r"], config["lora_alpha"], config["inference_mode"]) == (4, 16, True)
+    assert str(base_dir) not in text
+
+
+def test_the_loss_is_that_of_transformers(base_dir: Path, tokens_dir: Path) -> None:
+    """Oracle: the model's own loss with labels and an attention mask, padding and all."""
+    model = base_model(base_dir).eval()
+    items = list(open_dataset(tokens_dir))[:6]
+    batch = Collate(6)(items)
+    (part,) = batch.passes
+    # labels stand at their own position: the model shifts them itself
+    labels = torch.full((6, part.ids.shape[1] + 1), IGNORED)
+    labels[:, 1:] = part.targets
+    ids = torch.nn.functional.pad(part.ids, (0, 1))
+    ids[:, 1:] = torch.where(part.targets != IGNORED, part.targets, ids[:, 1:])
+
+    with torch.no_grad():
+        ours = loss_sum(model, part) / batch.supervised_tokens
+        stock = model(input_ids=ids, labels=labels).loss
+
+    assert float(ours) == pytest.approx(float(stock), abs=1e-6)
+
+
+def test_a_model_that_cannot_choose_its_logits_has_the_same_loss(base_dir: Path, tokens_dir: Path) -> None:
+    """Without `logits_to_keep` all logits are made and the same ones are used."""
+    model = base_model(base_dir).eval()
+    (part,) = Collate(6)(list(open_dataset(tokens_dir))[:6]).passes
+
+    class Plain(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
+            return model(input_ids=input_ids, use_cache=use_cache)
+
+    with torch.no_grad():
+        torch.testing.assert_close(loss_sum(Plain(), part), loss_sum(model, part))
+
+
+def test_a_pass_without_a_target_has_no_loss(base_dir: Path) -> None:
+    """One pass of a step may hold no supervised token; it adds nothing and breaks nothing."""
+    from datakit.feed.dataset import Item
+    from support.tiny import npy
+
+    parts = {"ids.npy": memoryview(npy([1, 2], "<i4")), "mask.npy": memoryview(npy([0, 0], "|u1"))}
+    (part,) = Collate(1)([Item(0, "k", parts)]).passes
+    model = attach_adapter(base_model(base_dir), RECIPE)
+
+    loss = loss_sum(model, part)
+    loss.backward()
+
+    assert float(loss.detach()) == 0
+
+
+def test_exact_arithmetic_puts_everything_back() -> None:
+    """Threads, determinism and torch's random state belong to the caller."""
+    torch.manual_seed(7)
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.get_rng_state()
+
+    with exact_arithmetic(threads=1):
+        inside = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        torch.manual_seed(8)
+
+    assert inside == (1, True)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before[:2]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_seeds_for_different_purposes_differ() -> None:
+    """And each fits what torch takes."""
+    seeds = {derived_seed(0, "dropout", step, part) for step in range(50) for part in range(4)} | {
+        derived_seed(0, "adapter")
+    }
+
+    assert len(seeds) == 201
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derived_seed(0, "a", 11) != derived_seed(0, "a1", 1)
+
+
+def test_auto_precision_is_what_suits_the_device() -> None:
+    """fp32 on a CPU, bf16 on a GPU; what is named is used."""
+    assert chosen_precision("auto", CPU) == "fp32"
+    assert chosen_precision("auto", torch.device("cuda")) == "bf16"
+    assert chosen_precision("bf16", CPU) == "bf16"
