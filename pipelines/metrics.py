@@ -51,9 +51,9 @@ def train_metrics() -> dict[str, Any]:
 
 
 def write_metrics(name: str, values: dict[str, Any]) -> None:
-    """Put the numbers of a stage into metrics/."""
+    """Put the numbers of a stage into metrics/; ASCII, because DVC takes much else for binary."""
     METRICS.mkdir(exist_ok=True)
-    write_atomic(METRICS / f"{name}.json", json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_atomic(METRICS / f"{name}.json", json.dumps(values, indent=2).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def requests() -> str:
     for name in [f"{step}-{split}" for step in ("publish", "stage") for split in SPLITS]:
         counts.update({kind: receipt(name)["requests"][kind] for kind in CLASSES})
     listed = ", ".join(f"{counts[kind]} {kind.upper()}" for kind in CLASSES if counts[kind])
-    return f"{receipt('pack')['requests']} to list and read the records; {listed} to publish and stage the datasets"
+    return f"{receipt('pack')['requests']} for the records; {listed} for the datasets"
 
 
 def facts() -> dict[str, str]:
@@ -60,11 +60,10 @@ def facts() -> dict[str, str]:
 
 
 def checkpoints(result: dict[str, Any]) -> str:
-    """How many were committed, and where they are."""
-    kept = sorted(path.name for path in (Path(result["run"]) / "checkpoints").glob("step-*"))
-    where = f"{Path(result['run'])}/checkpoints"
-    missing = f"; not written back: {', '.join(result['unpublished'])}" if result["unpublished"] else ""
-    return f"{', '.join(kept)} in {where} and {result['write_back']}{missing}"
+    """How many are kept, and where they are."""
+    kept = [path.name for path in sorted((Path(result["run"]) / "checkpoints").glob("step-*"))]
+    missing = f"; not written back: {', '.join(result['unpublished'])}" if result["unpublished"] else ", verified"
+    return f"{len(kept)} to {kept[-1]}, in {result['run']} and {result['write_back']}{missing}"
 
 
 def print_summary(*, nothing_to_do: bool = False) -> None:
