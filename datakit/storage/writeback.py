@@ -112,7 +112,8 @@ class WriteBack:
         try:
             digest = read_manifest(commit).digest
             state = _read_state(file)
-            if state is not None and state["state"] == "verified" and state.get("manifest_digest") == digest:
+            known = None if state is None else (state["state"], state["dest"], state.get("manifest_digest"))
+            if known == ("verified", dest, digest):
                 return
             write_state(file, path=str(commit), dest=dest, state="staged", manifest_digest=digest)
         except DatakitError as error:
