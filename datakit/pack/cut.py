@@ -4,14 +4,16 @@ Planning is pure and integer: the same keys and sizes in the same order give the
 stable layout no boundary depends on what lies far away, so a small change of the records changes few shards (law 5 of
 DESIGN.md); appended records change the last group alone, scattered ones as many shards as they hit.
 
-Layouts. `stable`: in source order, a group of about four shards ends at the sample with the smallest key hash in a
-window of 0.6 to 1.4 of its size; a group is dealt to its shards by ranges of the key hash; a shard is in key-hash
-order, which costs nothing in later changes and mixes neighbours. `sequential`: filled in source order; an edit moves
-all that follows. `shuffle`: dealt over all shards by ranges of the key hash; an append changes every shard.
+Layouts. `stable`: in source order, a group ends at each sample whose key hash is the smallest within 1.5 shards' bytes
+to either side, which makes groups of about three shards; a group is dealt to its shards by ranges of the key hash; a
+shard is in key-hash order, which costs nothing in later changes and mixes neighbours. `sequential`: filled in source
+order; an edit moves all that follows. `shuffle`: dealt over all shards by ranges of the key hash; an append changes
+every shard.
 
-Source: local minima as boundaries are what content-defined chunking does with bytes (Muthitacharoen et al., LBFS,
-2001); groups of 4 and the window were the best trade of change, balance and mixing in a simulation with 150,000
-samples.
+Source: local extrema as boundaries, as content-defined chunking has them for bytes (Bjorner, Blass, Gurevich,
+"Content- dependent chunking for differential compression", 2010). In a simulation (150,000 samples, 325 shards,
+2026-11-30) removing 1 % of neighbours changed 1.2 % of the shards; cutting each group at the smallest hash in a window
+after the one before changed 1.6 %, and up to a sixth of the dataset where two chains of cuts took long to meet again.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 ALGORITHM = 1
 """Number of the rules in this file; another number means other shards from the same records."""
 
-GROUP_SHARDS = 4
-_WINDOW_TENTHS = (6, 14)
+REACH_TENTHS = 15
+"""How far a boundary has the smallest hash, in tenths of a shard; a group is as long at least, twice on average."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -126,7 +129,7 @@ def cut(
     ends = np.cumsum(sizes, dtype=np.int64)
     if layout == "sequential":
         return [np.arange(start, stop) for start, stop in _fill(ends, target_bytes)]
-    groups = [(0, len(ends))] if layout == "shuffle" else _groups(hashes, ends, GROUP_SHARDS * target_bytes)
+    groups = [(0, len(ends))] if layout == "shuffle" else _groups(hashes, ends, REACH_TENTHS * target_bytes // 10)
     return [
         shard
         for start, stop in groups
@@ -144,20 +147,30 @@ def _fill(ends: npt.NDArray[np.int64], target_bytes: int) -> list[tuple[int, int
     return shards
 
 
-def _groups(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], group_bytes: int) -> list[tuple[int, int]]:
-    least, most = (group_bytes * tenths // 10 for tenths in _WINDOW_TENTHS)
-    groups, start, base = [], 0, 0
-    while start < len(ends):
-        if int(ends[-1]) - base <= most:
-            stop = len(ends)
-        else:
-            first = int(ends.searchsorted(base + least, "left"))
-            beyond = int(ends.searchsorted(base + most, "right"))
-            # a sample larger than the window ends its group
-            stop = 1 + (first + int(hashes[first:beyond].argmin()) if beyond > first else first)
-        groups.append((start, stop))
-        start, base = stop, int(ends[stop - 1])
-    return groups
+def _groups(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], reach_bytes: int) -> list[tuple[int, int]]:
+    """Runs of samples, each ended by a local minimum of the hash that has the whole reach to both sides of it."""
+    groups, start, total = [], 0, int(ends[-1]) if len(ends) else 0
+    candidate = _smallest(hashes, 0, int(ends.searchsorted(reach_bytes, "right")))
+    while candidate is not None and (here := int(ends[candidate])) + reach_bytes <= total:
+        beyond = int(ends.searchsorted(here + reach_bytes, "right"))
+        ahead = _smallest(hashes, candidate + 1, beyond)
+        if ahead is not None and hashes[ahead] < hashes[candidate]:
+            candidate = ahead
+            continue
+        first = int(ends.searchsorted(here - reach_bytes, "left"))
+        if here >= reach_bytes and (first == candidate or hashes[first:candidate].min() > hashes[candidate]):
+            groups.append((start, candidate + 1))
+            start = candidate + 1
+        # nothing within reach of the candidate can be a minimum: go on behind it
+        behind = max(beyond + 1, int(ends.searchsorted(here + 2 * reach_bytes, "right")))
+        candidate = _smallest(hashes, beyond, behind)
+    return [*groups, (start, len(ends))] if start < len(ends) else groups
+
+
+def _smallest(hashes: npt.NDArray[np.uint64], start: int, stop: int) -> int | None:
+    """Position of the smallest hash in a range, or None for an empty one."""
+    piece = hashes[start:stop]
+    return start + int(piece.argmin()) if len(piece) else None
 
 
 def _deal(

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
@@ -238,6 +238,9 @@ def _list_remote(store: PatientStore, prefix: str, src: str | Path) -> list[Sour
         name = _below(info.key, prefix)
         if name is not None and not any(step.startswith(".") for step in name.split("/")):
             files.append(SourceFile(name, info.bytes, info.etag))
+    # consoles mark a folder by an empty object of its name
+    folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
+    files = [file for file in files if file.bytes or file.name not in folders]
     if not files and prefix:
         try:
             info = store.head(prefix)
