@@ -86,7 +86,7 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
         return already_there(asked.where)
     if kind in _IMPOSSIBLE:
         return UsageError(f"{asked.where}: obstore cannot do this ({kind})", subject=asked.where)
-    status = status or _status_of(error)
+    status = status or (301 if "BareRedirect" in text else _status_of(error))
     return no_answer(asked, _transport(text)) if status is None else refused(status, text, asked)
 
 
@@ -111,7 +111,7 @@ def refused(status: int, text: str, asked: Asked) -> DatakitError:
     if code == "NoSuchBucket":
         hint = "Create it, or check its name and the endpoint"
         return NotFound(f"bucket {asked.url} does not exist{at}", hint=hint, subject=asked.url)
-    if code in _OTHER_REGION:
+    if code in _OTHER_REGION or status in (301, 307):
         message = f"{asked.url} is not in region {asked.options.region or 'us-east-1'} ({said})"
         return UsageError(message, hint="Set AWS_REGION to the bucket's region", subject=asked.url)
     if code in _DENIED or status in (401, 403):

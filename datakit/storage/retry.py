@@ -38,6 +38,7 @@ class Pace:
         retries: Tries beyond the first for one request.
         fraction: Gives numbers from 0 to 1, for the jitter.
         clock: Seconds that only grow.
+        stopped: Set by `stop`; whoever waits, waits for it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Pace:
         retries: int,
         fraction: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
+        stopped: threading.Event | None = None,
     ) -> None:
         self._retries = retries
         self._fraction = fraction
@@ -53,7 +55,7 @@ class Pace:
         self._guard = threading.Lock()
         self._answered = False
         self._resume_at = 0.0
-        self._stopped = threading.Event()
+        self._stopped = stopped or threading.Event()
 
     def stop(self) -> None:
         """Let nobody wait any longer: requests that would wait or be tried again raise Interrupted."""

@@ -110,11 +110,22 @@ class Wire:
         if connection is None:
             if scheme == "https":
                 self._tls = self._tls or ssl.create_default_context()
-                connection = http.client.HTTPSConnection(host, context=self._tls)
+                connection = _TlsConnection(host, context=self._tls)
             else:
-                connection = http.client.HTTPConnection(host)
+                connection = _Connection(host)
             open_ones[host] = connection
         return connection, connection.sock is not None
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection that closes with the thread that holds it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    """The same, encrypted."""
 
 
 def is_direct(url: str) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, Staging, commit, lock_path, newest, read_manifest, verify_commit
+from support.process import kill, run_code, start_code
 
 
 def make(final: Path, **members: bytes) -> Manifest:
@@ -348,16 +347,11 @@ def test_killed_anywhere_a_renewed_commit_is_valid_and_whole(tmp_path: Path) -> 
     """Kill -9 at random moments of renewals: what stands there verifies, and the next leaves nothing but itself."""
     final = tmp_path / "ds"
     clock = random.Random(11)
-    make_first = [sys.executable, "-c", RENEW, str(final)]
 
     for attempt in range(12):
-        process = subprocess.Popen([*make_first, str(attempt * 1000)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
+        process = start_code(RENEW, final, attempt * 1000)
         time.sleep(clock.uniform(0.0, 0.12))
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        kill(process)
         if final.exists():
             verify_commit(final)
 
@@ -401,7 +395,7 @@ except NoSpace as error:
 """
     final = tmp_path / "ds"
 
-    said = subprocess.run([sys.executable, "-c", code, str(final)], capture_output=True, text=True, check=True).stdout
+    said = run_code(code, final)
 
     assert said.startswith("5 no space to write")
     assert names(final) == ["a", MANIFEST_NAME]

@@ -6,9 +6,6 @@ import errno
 import hashlib
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +16,7 @@ from hypothesis import strategies as st
 
 from datakit.errors import DatakitError, InputError, NoSpace, NotAllowed, NotFound, Refused
 from datakit.storage import disk
+from support.process import kill, run_code, start_code
 
 HOLDER = """
 import sys, time
@@ -39,20 +37,6 @@ with disk.atomic_file(Path(sys.argv[1])) as file:
     print("half", flush=True)
     sys.stdin.read()
 """
-
-
-def child(code: str, *arguments: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    return process
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
 
 
 def test_written_bytes_stand_under_the_final_name_alone(tmp_path: Path) -> None:
@@ -87,7 +71,7 @@ def test_a_killed_writer_leaves_the_old_file_and_a_leftover_that_sweep_knows(tmp
     """Kill -9 in the middle of a write: old bytes under the final name, and `sweep` removes the temporary."""
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
-    process = child(WRITER, path)
+    process = start_code(WRITER, path)
 
     kill(process)
     removed = disk.sweep(tmp_path)
@@ -184,7 +168,7 @@ except disk.NoSpace as error:
 """
     path = tmp_path / "big"
 
-    said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
+    said = run_code(code, path)
 
     assert said.startswith(f"no space to write {path}")
     assert path.stat().st_size == 0
@@ -205,7 +189,7 @@ def test_a_preallocated_file_has_its_full_size(tmp_path: Path) -> None:
 def test_a_lock_held_by_another_process_is_refused_by_its_id(tmp_path: Path) -> None:
     """The message names the process and what it is doing."""
     lock = tmp_path / "run.lock"
-    process = child(HOLDER, lock)
+    process = start_code(HOLDER, lock)
     try:
         with pytest.raises(Refused, match=f"process {process.pid} is already training"):
             disk.exclusive(lock, purpose="training").__enter__()
@@ -218,7 +202,7 @@ def test_a_lock_held_by_another_process_is_refused_by_its_id(tmp_path: Path) -> 
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     """After kill -9 of the holder the next one gets the lock at once, and takes the file away at the end."""
     lock = tmp_path / "run.lock"
-    kill(child(HOLDER, lock))
+    kill(start_code(HOLDER, lock))
 
     with disk.exclusive(lock, purpose="training"):
         inside = lock.read_text()
@@ -264,7 +248,7 @@ with disk.exclusive(Path(sys.argv[1]), purpose="training"):
     time.sleep(60)
 """
     lock = tmp_path / "run.lock"
-    process = child(code, lock)
+    process = start_code(code, lock)
 
     process.kill()
     process.wait()

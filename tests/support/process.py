@@ -1,0 +1,42 @@
+"""process: run code in a fresh interpreter, and kill it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the library importable from anywhere."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def run_code(code: str, *arguments: object) -> str:
+    """Run code to its end and give what it wrote to stdout."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment()).stdout
+
+
+def start_code(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start code and wait for the first line that it writes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill -9, and close what it held."""
+    process.kill()
+    process.communicate()
