@@ -1,0 +1,140 @@
+"""pack/reading: what is in a dataset, without reading shards, and one part, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datakit import InputError, IntegrityError, NotFound, UsageError
+from datakit.data.digest import entry_of
+from datakit.pack.reading import PartSizes, cat, inspect
+from datakit.storage.commit import commit, read_manifest
+from support.packing import raw_lines, samples_of, small_pack, write_lines, write_pairs
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """A dataset of 60 pairs."""
+    small_pack(write_pairs(tmp_path / "raw", 60), tmp_path / "ds")
+    return tmp_path / "ds"
+
+
+def test_inspection_agrees_with_the_samples(pairs: Path) -> None:
+    """Totals, digests, settings, sizes and the first samples are those of the bytes."""
+    manifest, samples = read_manifest(pairs), samples_of(pairs)
+
+    found = inspect(pairs, show=2)
+
+    sizes = sorted(len(sample.parts["jpg"]) for sample in samples)
+    assert found.parts["jpg"] == PartSizes(
+        samples=60,
+        total_bytes=sum(sizes),
+        smallest_bytes=sizes[0],
+        median_bytes=sizes[29],
+        largest_bytes=sizes[-1],
+        histogram={
+            bound: count
+            for bound in (128, 256, 512, 1024, 2048, 4096)
+            if (count := sum(bound // 2 <= size < bound for size in sizes))
+        },
+    )
+    assert (found.samples, found.shards, found.tokens) == (60, len(manifest.contents.shards), None)
+    assert found.payload_bytes == sum(len(data) for sample in samples for data in sample.parts.values())
+    assert found.shard_bytes == sum(entry.bytes for entry in manifest.members if entry.name.endswith(".tar"))
+    assert found.manifest_digest == manifest.digest
+    assert found.pack["layout"] == "stable"
+    assert [(look.key, look.parts) for look in found.first_samples] == [
+        (sample.key, {part: len(data) for part, data in sample.parts.items()}) for sample in samples[:2]
+    ]
+
+
+def test_inspection_reads_no_shard(pairs: Path) -> None:
+    """It works where shards have not been fetched yet."""
+    for shard in pairs.glob("*.tar"):
+        shard.unlink()
+
+    assert inspect(pairs, show=100).samples == 60
+    assert len(inspect(pairs, show=100).first_samples) == 60
+    assert inspect(pairs, show=0).first_samples == ()
+
+
+def test_parts_of_some_samples_are_counted(tmp_path: Path) -> None:
+    """A part that only some samples have, and one that is empty, are told apart."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    for name, data in {"a.txt": b"", "b.txt": b"12345", "b.cls": b"1", "c.txt": b"1"}.items():
+        (root / name).write_bytes(data)
+    small_pack(root, tmp_path / "ds")
+
+    parts = inspect(tmp_path / "ds").parts
+
+    assert parts["cls"] == PartSizes(1, 1, 1, 1, 1, {2: 1})
+    assert parts["txt"] == PartSizes(3, 6, 0, 1, 5, {1: 1, 2: 1, 8: 1})
+
+
+def test_every_part_of_every_sample_comes_out_as_it_went_in(pairs: Path) -> None:
+    """By key and part, or by `KEY.PART`."""
+    raw = pairs.parent / "raw"
+
+    for sample in samples_of(pairs):
+        for part in ("jpg", "json"):
+            data = (raw / f"{sample.key}.{part}").read_bytes()
+            assert cat(pairs, sample.key, part=part) == cat(pairs, f"{sample.key}.{part}") == data
+
+
+def test_the_only_part_needs_no_name(tmp_path: Path) -> None:
+    """A JSONL record is its line."""
+    lines = raw_lines(40)
+    small_pack(write_lines(tmp_path / "raw.jsonl", lines), tmp_path / "ds")
+
+    assert cat(tmp_path / "ds", "r00007") == lines[7]
+    assert json.loads(cat(tmp_path / "ds", "r00007.json"))["id"] == "r00007"
+
+
+def test_what_is_not_there_is_said_with_what_is(pairs: Path) -> None:
+    """No such sample, no such part, several parts and none named."""
+    with pytest.raises(NotFound, match="has no sample 'nobody'"):
+        cat(pairs, "nobody")
+    with pytest.raises(NotFound, match="sample 0/img-0000 has no part png, it has jpg, json"):
+        cat(pairs, "0/img-0000.png")
+    with pytest.raises(UsageError, match="sample 0/img-0000 has 2 parts") as caught:
+        cat(pairs, "0/img-0000")
+    assert caught.value.hint == "Name one: 0/img-0000.jpg, 0/img-0000.json"
+    with pytest.raises(NotFound, match="nowhere is not there"):
+        inspect(pairs / "nowhere")
+
+
+def test_only_datasets_are_looked_into(tmp_path: Path) -> None:
+    """A checkpoint has no samples."""
+    with commit(tmp_path / "c", kind="checkpoint", name="c") as staging:
+        staging.write("state.json", b"{}")
+
+    with pytest.raises(InputError, match="not a dataset"):
+        inspect(tmp_path / "c")
+
+
+def test_damaged_bytes_are_not_handed_out(pairs: Path) -> None:
+    """One flipped bit of a part: its checksum says so, and where to see all damage; other samples are fine."""
+    sample = samples_of(pairs)[0]
+    shard = next(pairs / s.name for s in read_manifest(pairs).contents.shards)
+    data = bytearray(shard.read_bytes())
+    data[data.index(sample.parts["jpg"])] ^= 1
+    shard.write_bytes(data)
+
+    with pytest.raises(IntegrityError, match=rf"part jpg of sample {sample.key} has crc32c") as caught:
+        cat(pairs, sample.key, part="jpg")
+    assert caught.value.hint == f"See all damage: datakit verify {pairs}"
+    assert cat(pairs, sample.key, part="json") == sample.parts["json"]
+
+
+def test_a_damaged_index_is_named(pairs: Path) -> None:
+    """Which of them, and that verify tells more."""
+    index = next(pairs / s.index_name for s in read_manifest(pairs).contents.shards)
+    index.write_bytes(index.read_bytes()[:100])
+
+    for look in (lambda: inspect(pairs), lambda: cat(pairs, "0/img-0000", part="jpg")):
+        with pytest.raises(IntegrityError, match=rf"{index.name}: it is not a datakit index"):
+            look()
+    assert entry_of(index.name, index.read_bytes()) != read_manifest(pairs).member(index.name)
