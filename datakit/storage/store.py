@@ -1,7 +1,8 @@
 """store: object storage behind the protocol of `objects`, and the place that a path or a URL names; obstore's door.
 
-Promises: requests are counted by class as they are made; a read gets exactly the bytes of the version that it asked
-for, or an error; whatever obstore says leaves as an error of ours, with a sentence and without a secret.
+Promises: requests are counted by class as they are made (but for retries inside a multipart upload, which obstore does
+not tell); a read gets exactly the bytes of the version that it asked for, or an error; whatever obstore says leaves as
+an error of ours, with a sentence and without a secret.
 
 obstore hangs in a forked child, so it is imported here alone, inside functions, and a child that was forked from a
 process that had used a store is refused instead of hanging.
@@ -48,6 +49,9 @@ READ_TIMEOUT_S = 20
 SIGNED_S = 300
 """How long a signed address is used; it is valid for twice that. Stores refuse what was signed over 15 minutes ago."""
 
+UPLOAD_RETRIES = 5
+"""Tries of obstore's own for one part of a multipart upload: one lost part must not begin the whole upload anew."""
+
 REQUEST_TIMEOUT_S = 900
 """A bound on one request however well it moves: a 16 MiB part at 20 kB/s."""
 
@@ -65,6 +69,7 @@ class ObstoreStore:
         self._options = options
         self._meter = Meter()
         self._client: ObjectStore | None = None
+        self._uploader: ObjectStore | None = None
         self._wire = Wire(connect_timeout_s=CONNECT_TIMEOUT_S, read_timeout_s=READ_TIMEOUT_S)
         self._addresses: dict[str, tuple[str, float]] = {}
         self._guard = threading.Lock()
@@ -174,11 +179,13 @@ class ObstoreStore:
                 sent += len(chunk)
                 self._meter.add(put=1, bytes_out=len(chunk))
 
-        with self._door(key) as client:
+        with self._door(key):
             import obstore
 
+            with self._guard:
+                self._uploader = self._uploader or _connect(self._url, self._options, retries=UPLOAD_RETRIES)
             self._meter.add(put=1)  # begins the multipart upload
-            result = obstore.put(client, key, counted(), chunk_size=part_bytes, max_concurrency=connections)
+            result = obstore.put(self._uploader, key, counted(), chunk_size=part_bytes, max_concurrency=connections)
             self._meter.add(put=1)  # completes it
             return ObjectInfo(key, sent, result["e_tag"])
 
@@ -235,7 +242,7 @@ def _info(key: str, meta: Mapping[str, Any]) -> ObjectInfo:
     return ObjectInfo(key, meta["size"], meta["e_tag"])
 
 
-def _connect(url: str, options: StoreOptions) -> ObjectStore:
+def _connect(url: str, options: StoreOptions, *, retries: int = 0) -> ObjectStore:
     try:
         import obstore.store as clients
     except ImportError:
@@ -247,8 +254,8 @@ def _connect(url: str, options: StoreOptions) -> ObjectStore:
         "read_timeout": f"{READ_TIMEOUT_S}s",
         "allow_http": (options.endpoint_url or "").startswith("http://"),
     }
-    # its own retries off: they are counted nowhere, and one deadline for a whole body kills slow progress
-    retry: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
+    # its own retries are off but inside uploads: they are counted nowhere, and one deadline kills slow progress
+    retry: Any = {"max_retries": retries, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
     if scheme != "s3":
         return clients.from_url(url, client_options=client, retry_config=retry)
     endpoint = options.endpoint_url

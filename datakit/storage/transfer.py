@@ -280,18 +280,19 @@ class _Source:
     def chunks(self) -> Iterator[bytes]:
         put = self._put
         self.md5s, self.crcs = [], []
-        seen = 0
+        seen, grown = 0, False
         with disk.at_door(put.path), open(put.path, "rb", buffering=0) as file:
             inspector = Inspector(Fetch(put.key, put.path, put.bytes, entry=put.entry), 0, where=str(put.path))
             while data := _read_full(file, self._part_bytes):
-                if seen + len(data) > put.bytes:
+                grown = seen + len(data) > put.bytes
+                if grown:
                     break
                 inspector.take(data)
                 self.md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
                 self.crcs.append(crc32c(data))
                 seen += len(data)
                 yield data
-            if seen != put.bytes or file.read(1):
+            if grown or seen != put.bytes:
                 message = f"{put.path} changed while it was uploaded: it had {put.bytes} bytes"
                 raise IntegrityError(message, hint="Run it again when nobody writes to it", subject=str(put.path))
 
