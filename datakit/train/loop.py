@@ -110,19 +110,25 @@ def train(
     with disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), listen() as stop:
         if smoke:
             _clear_rehearsal(run)
-        upload = Upload(write_back, run=run, stores=stores, on_event=on_event)
-        training = _Training(
-            data=open_dataset(dataset), base=identify(model), run=run, recipe=recipe, upload=upload, on_event=on_event
-        )
-        start = begin(
-            run,
-            identity=training.identity,
-            resume=resume,
-            accept=accept,
-            fetch=upload.fetch,
-            on_event=on_event,
-        )
-        return training.go(start, stop, smoke=smoke)
+        with Upload(write_back, run=run, stores=stores, on_event=on_event) as upload:
+            training = _Training(
+                data=open_dataset(dataset),
+                base=identify(model),
+                run=run,
+                recipe=recipe,
+                upload=upload,
+                on_event=on_event,
+            )
+            start = begin(
+                run,
+                identity=training.identity,
+                resume=resume,
+                accept=accept,
+                fetch=upload.fetch,
+                on_event=on_event,
+            )
+            upload.start()
+            return training.go(start, stop, smoke=smoke)
 
 
 def _clear_rehearsal(run: Path) -> None:
@@ -176,12 +182,11 @@ class _Training:
             self.on_event(
                 Note(f"{self.run} is finished: {start.step} of {self.recipe.steps} steps, its adapter verifies")
             )
-            with self.upload:
-                self.upload.offer(start.checkpoint.path)
-                self.upload.offer(self.run / ADAPTER_DIR)
-                unpublished = self.upload.finish()
+            self.upload.offer(start.checkpoint.path)
+            self.upload.offer(self.run / ADAPTER_DIR)
+            unpublished = self.upload.finish()
             return self._result(start, start.checkpoint.state, self.run / ADAPTER_DIR, unpublished)
-        with exact_arithmetic(threads=threads), self.upload:
+        with exact_arithmetic(threads=threads):
             stepper = self._prepare(start, now, device)
             try:
                 self._steps(stepper, start, stop)

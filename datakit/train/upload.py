@@ -30,6 +30,10 @@ STOP_S = 20.0
 """The most that a stopped run waits: Kubernetes grants 30 s between SIGTERM and SIGKILL by default."""
 
 
+LEAVE_S = 2.0
+"""What an attempt that ends by an error grants the agent; one without work leaves in a tenth of that."""
+
+
 class Upload:
     """Where commits go, if anywhere.
 
@@ -57,17 +61,17 @@ class Upload:
             self._back = WriteBack(self.url, queue_dir=run / QUEUE_NAME, options=options)
 
     def __enter__(self) -> Self:
-        self._start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._back is not None and self._started:
-            self._back.close(deadline_s=0.0)  # the agent goes on by itself with what it has
+            self._back.close(deadline_s=LEAVE_S)  # the agent goes on by itself with what it still has
             self._started = False
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the agent, which takes up what earlier attempts left; a second call does nothing."""
         if self._back is not None and not self._started:
             self._back.start()
             self._started = True
@@ -84,7 +88,7 @@ class Upload:
         """
         if self._back is None:
             return None
-        self._start()
+        self.start()
         after = step_name(step) if step >= 0 else None
         try:
             pulled = self._back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB)

@@ -76,6 +76,7 @@ class Nursery:
         kill_at: int | None = None,
         kill_after_s: float | None = None,
         signal_at_step: tuple[int, int] | None = None,
+        env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Outcome:
         """Run one training to its end or its death.
@@ -88,6 +89,7 @@ class Nursery:
             kill_at: Kill the process just before this file operation, counted from 1.
             kill_after_s: Kill the process after so many seconds.
             signal_at_step: Send this signal after this step: (signal, step).
+            env: Variables for the process.
             options: Further arguments of `datakit.train`.
         """
         request = {
@@ -98,6 +100,7 @@ class Nursery:
             "kill_at": kill_at,
             "kill_after_s": kill_after_s,
             "signal_at_step": signal_at_step,
+            "env": dict(env or {}),
             "options": options,
         }
         assert self._server.stdin is not None
@@ -152,6 +155,7 @@ def _train(request: dict[str, Any], writer: int) -> None:
     from datakit.train.recipe import Recipe
 
     os.setsid()
+    os.environ.update(request["env"])
 
     def tell(row: dict[str, Any]) -> None:
         os.write(writer, (json.dumps(row, default=str) + "\n").encode())

@@ -1,0 +1,303 @@
+"""train/upload and the command: written back while it trains, resumed on a fresh machine, trouble never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datakit import NotFound, StoreUnavailable
+from datakit.events import Caution, Event
+from datakit.storage.access import StoreOptions
+from datakit.storage.commit import verify_commit
+from datakit.storage.sync import sync
+from datakit.train.loop import train
+from datakit.train.recipe import Recipe
+from datakit.train.result import TrainResult
+from support.cli import Answer, datakit, datakit_process, environment, start
+from support.nursery import Nursery
+from support.s3server import S3Server, serving
+
+FLAGS = ("--steps", 6, "--batch-size", 4, "--learning-rate", 0.01, "--rank", 4)
+PARAMS = "train: {save_every_steps: 2, warmup_steps: 2, dropout: 0.2, keep: 2, threads: 1}\n"
+RECIPE = Recipe(
+    steps=6,
+    batch_size=4,
+    learning_rate=0.01,
+    rank=4,
+    save_every_steps=2,
+    warmup_steps=2,
+    dropout=0.2,
+    keep=2,
+    threads=1,
+)
+NOBODY = "http://127.0.0.1:9"  # the discard port: nobody listens there
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(server: S3Server, clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    for name, value in server.env.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture
+def bucket(s3: S3Server, request: pytest.FixtureRequest) -> str:
+    return s3.make_bucket(f"b{abs(hash(request.node.nodeid)):x}"[:24])
+
+
+@pytest.fixture(autouse=True)
+def params(clean_room: Path) -> None:
+    (clean_room / "params.yaml").write_text(PARAMS)
+
+
+def command(tokens_dir: Path, base_dir: Path, run: Path, *more: Any) -> tuple[Any, ...]:
+    return ("train", tokens_dir, "--model", base_dir, "--output", run, *FLAGS, *more)
+
+
+def here(tokens_dir: Path, base_dir: Path, run: Path, events: list[Event] | None = None, **options: Any) -> TrainResult:
+    heard: list[Event] = [] if events is None else events
+    return train(tokens_dir, model=base_dir, output=run, settings=RECIPE, on_event=heard.append, **options)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def cautions(events: list[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Caution)]
+
+
+def test_everything_is_verified_at_the_destination(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str
+) -> None:
+    """Checkpoints and adapter come back from S3 with the bytes that were committed."""
+    result = here(tokens_dir, base_dir, tmp_path / "run", write_back=f"{bucket}/runs/run")
+    sync(f"{bucket}/runs/run/adapter", tmp_path / "fetched")
+
+    assert result.write_back == f"{bucket}/runs/run"
+    assert result.unpublished == {}
+    assert [(saved.name, saved.remote) for saved in result.checkpoints] == [
+        (f"step-{step:08d}", "verified") for step in (2, 4, 6)
+    ]
+    assert bytes_of(tmp_path / "fetched") == bytes_of(result.adapter)
+
+
+def test_a_fresh_machine_goes_on_from_the_destination(
+    nursery: Nursery, tokens_dir: Path, base_dir: Path, tmp_path: Path, s3: S3Server, bucket: str
+) -> None:
+    """The first machine is lost with its disk; the second ends with the bytes of an undisturbed run."""
+    alone = here(tokens_dir, base_dir, tmp_path / "alone" / "run")
+    first, second = tmp_path / "first" / "run", tmp_path / "second" / "run"
+    settings = {name: value for name, value in RECIPE.to_json().items() if name != "threads"}
+
+    lost = nursery.train(
+        tokens_dir,
+        model=base_dir,
+        output=first,
+        settings=settings,
+        signal_at_step=(int(signal.SIGTERM), 4),
+        write_back=f"{bucket}/run",
+        env=s3.env,
+    )
+    shutil.rmtree(first)
+    events: list[Event] = []
+    result = here(tokens_dir, base_dir, second, events, write_back=f"{bucket}/run")
+
+    assert lost.error.startswith("Interrupted")
+    assert result.resumed_from == f"step-00000004 ({bucket}/run)"
+    assert bytes_of(result.adapter) == bytes_of(alone.adapter)
+    assert cautions(events) == []
+
+
+def test_a_damaged_checkpoint_at_the_destination_is_passed_over(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path
+) -> None:
+    """A shared directory serves too; the checkpoint before the damaged one is used, and the damage is said."""
+    cold = tmp_path / "cold"
+    first = here(tokens_dir, base_dir, tmp_path / "first" / "run", write_back=str(cold))
+    victim = cold / "step-00000006" / "optimizer.safetensors"
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+    events: list[Event] = []
+
+    result = here(tokens_dir, base_dir, tmp_path / "second" / "run", events, write_back=str(cold))
+
+    assert first.unpublished == {}
+    assert result.resumed_from == f"step-00000004 ({cold})"
+    assert any("step-00000006 is not valid and is passed over" in message for message in cautions(events))
+
+
+def test_a_destination_that_goes_away_does_not_stop_training(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter is finished, the trouble is said and stands in the result; the next start uploads and no more."""
+    here(tokens_dir, base_dir, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "adapter")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000006")
+    events: list[Event] = []
+
+    with monkeypatch.context() as unreachable:
+        unreachable.setenv("AWS_ENDPOINT_URL", NOBODY)
+        cut = here(tokens_dir, base_dir, tmp_path / "run", events, write_back=f"{bucket}/run")
+    again = here(tokens_dir, base_dir, tmp_path / "run", write_back=f"{bucket}/run")
+
+    assert cut.steps == 6
+    assert verify_commit(cut.adapter)
+    assert set(cut.unpublished) == {"step-00000006", "adapter"}
+    assert any("cannot be asked for a newer checkpoint" in message for message in cautions(events))
+    assert any("adapter is not at" in message for message in cautions(events))
+    assert again.unpublished == {}
+    assert again.loss is None
+
+
+def test_a_destination_that_cannot_be_asked_is_refused_before_the_first_step(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing here, a state there may exist: an unreachable store, or a bucket that is not there, ends it."""
+    with pytest.raises(NotFound, match="no-such-bucket"):
+        here(tokens_dir, base_dir, tmp_path / "a", write_back="s3://no-such-bucket/run")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", NOBODY)
+    with pytest.raises(StoreUnavailable):
+        here(tokens_dir, base_dir, tmp_path / "b", write_back=f"{bucket}/run")
+
+    assert not list(tmp_path.rglob("step-*"))
+
+
+def test_a_named_store_of_the_settings_is_where_it_goes(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, server: S3Server, clean_room: Path
+) -> None:
+    """Its options reach the agent, although this process's environment knows nothing of them."""
+    url = server.make_bucket("named-store")
+    options = StoreOptions(
+        url=f"{url}/team", endpoint_url=server.endpoint, region="us-east-1", access_key_id="a", secret_access_key="b"
+    )
+
+    result = here(tokens_dir, base_dir, tmp_path / "run", write_back="cold://runs/a", stores={"cold": options})
+
+    assert result.write_back == f"{url}/team/runs/a"
+    assert result.unpublished == {}
+    assert "team/runs/a/adapter/manifest.json" in server.keys("named-store")
+
+
+def test_the_trainer_loads_no_object_store_client(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str
+) -> None:
+    """Obstore hangs in forked children: it lives in the agent, which is started by exec."""
+    code = (
+        "import sys; from datakit.cli.main import main; code = main(sys.argv[1:]);"
+        "print(code, sorted({'obstore', 'fsspec.asyn', 's3fs'} & set(sys.modules)))"
+    )
+    words = command(tokens_dir, base_dir, tmp_path / "run", "--write-back", f"{bucket}/run")
+
+    out = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, env=environment(), check=False
+    )
+
+    assert out.stdout.splitlines()[-1] == "0 []", out.stderr
+
+
+def test_the_command_kills_resumes_and_tells(tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str) -> None:
+    """`datakit train` killed by -9, run again: from where it went on is said, and the JSON result says the rest."""
+    run = tmp_path / "killed" / "run"
+    alone = here(tokens_dir, base_dir, tmp_path / "alone" / "run")
+    words = command(tokens_dir, base_dir, run, "--write-back", f"{bucket}/run", "--json")
+    process = start(*words)
+    while process.poll() is None and not (run / "checkpoints" / "step-00000002").exists():
+        pass
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    told = datakit_process(*words)
+
+    assert told.code == 0, told.stderr
+    result = told.json["result"]
+    assert result["resumed_from"] is not None
+    assert "resuming after step" in told.stderr
+    assert result["steps"] == 6
+    assert result["unpublished"] == {}
+    assert bytes_of(run / "adapter") == bytes_of(alone.adapter)
+
+
+def test_sigterm_ends_the_command_with_75_and_ctrl_c_with_130(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Both save first; no stack trace; the same command continues."""
+    for number, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130)):
+        run = tmp_path / str(code)
+        words = command(tokens_dir, base_dir, run)
+        long = tuple(10_000 if word == 6 else word for word in words)
+        process = start(*long)
+        while process.poll() is None and not (run / "checkpoints" / "step-00000002").exists():
+            pass
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+
+        assert process.returncode == code, said
+        assert "Traceback" not in said
+        assert "the same command continues" in said
+        saved = max((run / "checkpoints").glob("step-*"))
+        rows = (run / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(rows[-1])["step"] == int(saved.name.removeprefix("step-"))
+
+
+def test_missing_copies_end_the_command_with_7(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter is finished and its path is told, but a script sees that it is not safe yet."""
+    here(tokens_dir, base_dir, tmp_path / "run")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", NOBODY)
+
+    told = datakit(*command(tokens_dir, base_dir, tmp_path / "run", "--write-back", f"{bucket}/run", "--json"))
+
+    assert told.code == 7
+    assert told.json["result"]["adapter"] == str(tmp_path / "run" / "adapter")
+    assert "run the same command again" in told.json["error"]["hint"].lower()
+
+
+def test_a_dry_run_tells_and_writes_nothing(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """What it would train, from where; a refusal is refused here too."""
+    run = tmp_path / "run"
+    fresh = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--json"))
+    nothing = run.exists()
+    here(tokens_dir, base_dir, run)
+    before = sorted(str(path) for path in run.rglob("*"))
+
+    finished = datakit(*command(tokens_dir, base_dir, run, "--dry-run"))
+    refused = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--seed", 9))
+
+    plan = fresh.json["result"]
+    assert not nothing
+    assert (plan["steps_done"], plan["steps_per_epoch"], plan["left_out"], plan["samples"]) == (0, 3, 1, 13)
+    assert "is finished: 6 steps" in finished.stderr
+    assert refused.code == 3
+    assert "--accept settings" in refused.stderr
+    assert sorted(str(path) for path in run.rglob("*")) == before
+
+
+def test_the_command_refuses_in_a_sentence(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Wrong usage is 2, a state of something else is 3; nobody sees a stack trace."""
+    here(tokens_dir, base_dir, tmp_path / "run")
+
+    answers: dict[int, Answer] = {
+        2: datakit(*command(tokens_dir, tmp_path / "nowhere", tmp_path / "x")),
+        3: datakit(*command(tokens_dir, base_dir, tmp_path / "run", "--seed", 9)),
+    }
+
+    assert {code: told.code for code, told in answers.items()} == {2: 2, 3: 3}
+    assert "no base model at" in answers[2].stderr
+    assert "seed 0; this is seed 9" in answers[3].stderr
+    assert not any("Traceback" in told.stderr for told in answers.values())
