@@ -27,11 +27,11 @@ def item(pairs: list[tuple[int, int]], number: int = 0) -> Item:
 
 def test_the_target_of_a_position_is_the_token_after_it() -> None:
     """Shift, mask and padding of two samples, written out."""
-    batch = Collate(2)([item([(5, 0), (6, 1), (7, 1)]), item([(8, 0), (9, 1)], 3)])
+    batch = Collate(2)([item([(8, 0), (9, 1)]), item([(5, 0), (6, 1), (7, 1)], 3)])
 
     (one,) = batch.passes
-    assert one.ids.tolist() == [[5, 6], [8, 9]]
-    assert one.targets.tolist() == [[6, 7], [9, IGNORED]]
+    assert one.ids.tolist() == [[8, 9], [5, 6]]
+    assert one.targets.tolist() == [[9, IGNORED], [6, 7]]
     assert one.kept.tolist() == [0, 1]
     assert (batch.tokens, batch.supervised_tokens, batch.largest_id) == (5, 3, 9)
     assert batch.numbers.tolist() == [0, 3]
@@ -42,7 +42,7 @@ def test_every_supervised_token_is_a_target_once(samples: list[list[tuple[int, i
     """Whatever the cut into passes, the targets are the masked tokens (the first of a sample has no context)."""
     batch = Collate(batch_size)([item(pairs, number) for number, pairs in enumerate(samples)])
 
-    wanted = [token for pairs in samples for token, mask in pairs[1:] if mask]
+    wanted = [token for pairs in sorted(samples, key=len) for token, mask in pairs[1:] if mask]
     found = [int(t) for part in batch.passes for row in part.targets for t in row if t != IGNORED]
     assert found == wanted
     assert batch.supervised_tokens == len(wanted)
@@ -50,6 +50,17 @@ def test_every_supervised_token_is_a_target_once(samples: list[list[tuple[int, i
     assert [len(part.ids) for part in batch.passes] == [
         min(batch_size, len(samples) - start) for start in range(0, len(samples), batch_size)
     ]
+
+
+@given(samples=SAMPLES, batch_size=st.integers(1, 8))
+def test_passes_hold_samples_of_like_length(samples: list[list[tuple[int, int]]], batch_size: int) -> None:
+    """No sample of a pass is longer than any of the next; padding is never more than in the order of arrival."""
+    supervised = [[(token, 1) for token, _ in pairs] for pairs in samples]
+    batch = Collate(batch_size)([item(pairs) for pairs in supervised])
+
+    lengths = sorted(map(len, samples))
+    longest = [lengths[min(start + batch_size, len(lengths)) - 1] for start in range(0, len(lengths), batch_size)]
+    assert [part.ids.shape[1] for part in batch.passes] == [max(1, length - 1) for length in longest]
 
 
 @given(samples=SAMPLES)
