@@ -106,13 +106,18 @@ class Index:
         names = self._table.schema.names
         return tuple(sorted(name.removesuffix(".offset") for name in names if name.endswith(".offset")))
 
-    def keys(self) -> list[str]:
-        """The keys, in row order."""
-        return [str(key) for key in self._table.column("key").to_pylist()]
+    def keys(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """The keys of the rows from `start` to `stop` (to the end when None), in order."""
+        keys: list[str] = self._key_column[start:stop].to_pylist()
+        return keys
 
     def key(self, position: int) -> str:
         """The key of one row; costs no more than reading it."""
-        return str(self._column("key")[position].as_py())
+        return str(self._key_column[position].as_py())
+
+    @cached_property
+    def _key_column(self) -> Any:
+        return self._column("key")
 
     def digests(self) -> list[bytes]:
         """The samples' digests, 16 bytes each, in row order."""

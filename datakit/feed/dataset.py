@@ -14,10 +14,9 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from datakit.data.digest import crc32c
 from datakit.data.index import Index
@@ -30,9 +29,12 @@ Verify: TypeAlias = Literal["crc", "none"]
 """Whether each part that is read is compared with its checksum in the index."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A sample as it is read.
+_RUN_ROWS = 4096
+"""Rows unpacked at once when samples are read in order: 0.5 MB, and 0.1 us a row instead of 2 (measured 2026-11-30)."""
+
+
+class Item(NamedTuple):
+    """A sample as it is read (a tuple, because a frozen dataclass takes three times as long to make).
 
     Attributes:
         number: Its number in the dataset, from 0, in layout order.
@@ -97,7 +99,10 @@ class Dataset:
         return self._shard(place).read(number - self._starts[place], number)
 
     def __iter__(self) -> Iterator[Item]:
-        return (self[number] for number in range(len(self)))
+        for place, first in enumerate(self._starts[:-1]):
+            shard = self._shard(place)
+            for row in range(0, len(shard.index), _RUN_ROWS):
+                yield from shard.read_run(row, row + _RUN_ROWS, first + row)
 
     def number_of(self, key: str) -> int:
         """The number of the sample with this key.
@@ -174,20 +179,36 @@ class _Shard:
         return places
 
     def read(self, row: int, number: int) -> Item:
+        """One sample."""
         parts = {}
         for part, offsets, sizes, crcs, has in self.columns:
-            if has is not None and not has[row]:
-                continue
-            start, size = int(offsets[row]), int(sizes[row])
-            data = self.data[start : start + size]
-            if self.verify == "crc":
-                found, expected = crc32c(data), int(crcs[row])
-                if found != expected or len(data) != size:
-                    key = self.index.key(row)
-                    said = f"part {part} of sample {key} has crc32c {found:08x}, the index says {expected:08x}"
-                    raise _damaged(f"{self.path}: {said}", key)
-            parts[part] = data
+            if has is None or has[row]:
+                parts[part] = self._part(row, part, int(offsets[row]), int(sizes[row]), int(crcs[row]))
         return Item(number, self.index.key(row), parts)
+
+    def read_run(self, start: int, stop: int, number: int) -> Iterator[Item]:
+        """Samples that follow each other; the index's columns are unpacked once for all of them."""
+        keys = self.index.keys(start, stop)
+        columns = [
+            (part, *(column[start:stop].tolist() for column in (offsets, sizes, crcs)), has)
+            for part, offsets, sizes, crcs, has in self.columns
+        ]
+        for step, key in enumerate(keys):
+            parts = {}
+            for part, offsets, sizes, crcs, has in columns:
+                if has is None or has[start + step]:
+                    parts[part] = self._part(start + step, part, offsets[step], sizes[step], crcs[step])
+            yield Item(number + step, key, parts)
+
+    def _part(self, row: int, part: str, start: int, size: int, expected: int) -> memoryview:
+        data = self.data[start : start + size]
+        if self.verify == "crc":
+            found = crc32c(data)
+            if found != expected or len(data) != size:
+                key = self.index.key(row)
+                said = f"part {part} of sample {key} has crc32c {found:08x}, the index says {expected:08x}"
+                raise _damaged(f"{self.path}: {said}", key)
+        return data
 
 
 def _damaged(message: str, subject: object) -> IntegrityError:
