@@ -284,12 +284,21 @@ def read_manifest(directory: Path) -> Manifest:
         raise NotFound(f"{directory} has no {MANIFEST_NAME}, so nothing is committed there", subject=str(directory))
     with disk.at_door(path):
         data = path.read_bytes()
+    return parse_manifest(data, where=str(path))
+
+
+def parse_manifest(data: bytes, *, where: str) -> Manifest:
+    """A manifest from bytes that came from `where`, with names that stay inside the commit.
+
+    Raises:
+        InputError, IntegrityError, UsageError: As `Manifest.from_bytes`, naming the place.
+    """
     try:
         manifest = Manifest.from_bytes(data)
+        for entry in manifest.members:
+            check_member(entry.name)
     except DatakitError as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=str(path)) from error
-    for entry in manifest.members:
-        check_member(entry.name)
+        raise type(error)(f"{where}: {error.message}", hint=error.hint, subject=where) from error
     return manifest
 
 

@@ -15,7 +15,7 @@ from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
-from datakit.storage.commit import check_member, read_manifest, verify_file
+from datakit.storage.commit import parse_manifest, read_manifest, verify_file
 from datakit.storage.objects import Store
 from datakit.storage.store import Location
 
@@ -104,7 +104,7 @@ def look_for_manifest(place: Location, store: Store) -> Holding | None:
         if error.subject == place.store.url:
             raise
         return None
-    return _committed(Manifest.from_bytes(blob.data), blob.info.etag)
+    return _committed(parse_manifest(blob.data, where=f"{place.url}/{MANIFEST_NAME}"), blob.info.etag)
 
 
 def look_for_manifest_here(path: Path) -> Holding | None:
@@ -139,8 +139,6 @@ def _look_at_path(place: Location) -> Holding:
 
 
 def _committed(manifest: Manifest, etag: str | None) -> Holding:
-    for entry in manifest.members:
-        check_member(entry.name)
     items = {entry.name: Item(entry.name, entry.bytes, entry=entry) for entry in manifest.members}
     return Holding("commit", items, manifest=manifest, manifest_etag=etag)
 
@@ -149,9 +147,8 @@ def _with_entries(place: Location, store: Store, items: dict[str, Item]) -> dict
     """Files below which commits lie (the splits of a dataset): their manifests speak for their members."""
     for name in [name for name in items if name.endswith(f"/{MANIFEST_NAME}")]:
         folder = name.removesuffix(MANIFEST_NAME)
-        manifest = Manifest.from_bytes(store.fetch(place.key(name)).data)
+        manifest = parse_manifest(store.fetch(place.key(name)).data, where=f"{place.url}/{name}")
         for entry in manifest.members:
-            check_member(entry.name)
             item = items.get(folder + entry.name)
             if item is None or item.bytes != entry.bytes:
                 raise IntegrityError(f"{place.url}/{folder}{entry.name} is not what {name} says", subject=entry.name)

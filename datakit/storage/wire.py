@@ -68,6 +68,7 @@ class Wire:
                 yield buffer[:count]
             answer.read()  # nothing is left: this frees the connection for the next request
         except BaseException as error:
+            answer.close()
             connection.close()
             if isinstance(error, (OSError, http.client.HTTPException)) and not isinstance(error, DatakitError):
                 raise no_answer(asked, _reason(error)) from error

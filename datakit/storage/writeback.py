@@ -219,6 +219,8 @@ class WriteBack:
         return heard
 
     def _revive(self) -> None:
+        if self._agent is not None:
+            _bury(self._agent)
         if self._starts >= MAX_STARTS:
             for commit in self._pending:
                 self._said.append(Failed(commit, "the agent ends again and again", self._log_hint(), waiting=False))
@@ -260,6 +262,15 @@ class WriteBack:
 
     def _log_hint(self) -> str:
         return f"See {self.queue_dir / AGENT_LOG}"
+
+
+def _bury(agent: subprocess.Popen[bytes]) -> None:
+    """Take leave of an agent that has ended."""
+    for pipe in (agent.stdin, agent.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # what was not sent any more is offered to the next
+                pipe.close()
+    agent.wait()
 
 
 def _read_state(file: Path) -> dict[str, Any] | None:

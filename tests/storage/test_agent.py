@@ -1,0 +1,270 @@
+"""What `storage/agent` promises: pulls first, the newest offer next, states on disk, work after the trainer's end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datakit.errors import NotFound, StoreUnavailable
+from datakit.storage.agent import LOCK_NAME, Agent, Inbox, kind_of, requests_from
+from datakit.storage.answers import Throttled
+from datakit.storage.commit import verify_commit
+from support.commits import make_commit, noise
+from support.faulty import Fault, FaultyServer
+from support.process import environment
+
+
+def offer(path: str, **more: Any) -> dict[str, Any]:
+    return {"op": "publish", "path": path, **more}
+
+
+def pull(source: str) -> dict[str, Any]:
+    return {"op": "pull", "source": source}
+
+
+def test_pulls_come_first_and_the_newest_offer_next() -> None:
+    """A start waits for its pull; the latest checkpoint is worth most."""
+    inbox = Inbox()
+    for request in (offer("1"), offer("2"), pull("a"), offer("3"), pull("b")):
+        inbox.put(request)
+    inbox.end()
+
+    taken = [inbox.take(offers=True) for _ in range(6)]
+
+    assert taken == [pull("a"), pull("b"), offer("3"), offer("2"), offer("1"), None]
+
+
+def test_a_commit_offered_again_is_done_once() -> None:
+    """The later offer of the same commit takes the place of the earlier."""
+    inbox = Inbox()
+    for request in (offer("1", dest="x"), offer("2"), offer("1", dest="y")):
+        inbox.put(request)
+    inbox.end()
+
+    taken = [inbox.take(offers=True) for _ in range(3)]
+
+    assert taken == [offer("1", dest="y"), offer("2"), None]
+
+
+def test_what_failed_is_put_back_behind_what_came_meanwhile() -> None:
+    """A commit that could not go up does not hold up a newer one."""
+    inbox = Inbox()
+    inbox.put(offer("new"))
+    inbox.put_back([offer("older"), offer("old"), offer("new", stale=True)])
+    inbox.end()
+
+    taken = [inbox.take(offers=True) for _ in range(4)]
+
+    assert taken == [offer("new"), offer("old"), offer("older"), None]
+
+
+def test_offers_wait_for_the_lock_and_pulls_do_not() -> None:
+    """An agent that may not publish yet still answers a start."""
+    inbox = Inbox()
+    inbox.put(offer("1"))
+    inbox.put(pull("a"))
+
+    taken = [inbox.take(offers=False), inbox.take(offers=False)]
+
+    assert taken == [pull("a"), None]
+    assert inbox.has_offers
+
+
+def test_waiting_ends_when_something_comes() -> None:
+    """Taking wakes up for an offer and for the end."""
+    inbox = Inbox()
+    taken: list[Any] = []
+    thread = threading.Thread(target=lambda: taken.extend([inbox.take(offers=True), inbox.take(offers=True)]))
+    thread.start()
+
+    inbox.put(offer("1"))
+    inbox.end()
+    thread.join(timeout=30)
+
+    assert taken == [offer("1"), None]
+
+
+def test_a_torn_line_is_dropped() -> None:
+    """A trainer that was killed while it wrote leaves half a line at the end."""
+    stream = io.StringIO('{"op": "pull", "source": "a"}\n{"op": "publ')
+
+    assert list(requests_from(stream)) == [pull("a")]
+
+
+def test_errors_are_named_by_their_public_class() -> None:
+    """What the trainer's side raises again is in `datakit.errors`."""
+    assert kind_of(Throttled("x")) == "StoreUnavailable"
+    assert kind_of(NotFound("x")) == "NotFound"
+    assert kind_of(StoreUnavailable("x")) == "StoreUnavailable"
+
+
+def run_agent(queue: Path, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """One agent in this process, with everything it is asked before it begins."""
+    inbox, out = Inbox(), io.StringIO()
+    for request in requests:
+        inbox.put(request)
+    inbox.end()
+    Agent(inbox, out, queue_dir=queue).run()
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def request_for(commit: Path, dest: str, queue: Path) -> dict[str, Any]:
+    return offer(str(commit), dest=dest, state=str(queue / f"{commit.name}.json"))
+
+
+def state_of(queue: Path, name: str) -> dict[str, Any]:
+    return json.loads((queue / f"{name}.json").read_text())
+
+
+def test_publishing_ends_in_a_verified_state(tmp_path: Path) -> None:
+    """Newest first; each state file names the manifest that is there; the lock is gone at the end."""
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    manifests = {
+        step: make_commit(tmp_path / f"step-{step}", {"a": noise(100, step)}, kind="checkpoint") for step in (1, 2)
+    }
+    requests = [
+        request_for(tmp_path / f"step-{step}", str(tmp_path / "cold" / f"step-{step}"), queue) for step in (1, 2)
+    ]
+
+    answers = run_agent(queue, *requests)
+
+    assert [(answer["event"], Path(answer["path"]).name) for answer in answers] == [
+        ("verified", "step-2"),
+        ("verified", "step-1"),
+    ]
+    for step in (1, 2):
+        assert verify_commit(tmp_path / "cold" / f"step-{step}") == manifests[step]
+        assert state_of(queue, f"step-{step}")["state"] == "verified"
+        assert state_of(queue, f"step-{step}")["manifest_digest"] == manifests[step].digest
+    assert sorted(os.listdir(queue)) == ["step-1.json", "step-2.json"]
+
+
+def test_a_store_that_cannot_be_had_is_tried_once_more_and_then_failed(faulty: FaultyServer, tmp_path: Path) -> None:
+    """`waiting`, then `failed` because no more will come; the state says why and the next start takes it up."""
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    faulty.faults = [Fault("hang-up", times=999)]
+
+    answers = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
+
+    assert [answer["event"] for answer in answers] == ["waiting", "failed"]
+    assert answers[-1]["error"] == "StoreUnavailable"
+    assert state_of(tmp_path, "step-1")["state"] == "failed"
+    assert faulty.url in state_of(tmp_path, "step-1")["message"]
+
+
+def test_a_refusal_is_failed_at_once_and_the_others_go_on(tmp_path: Path) -> None:
+    """One commit that cannot be published does not hold up another."""
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    make_commit(tmp_path / "step-2", {"a": b"2"}, kind="checkpoint")
+    make_commit(tmp_path / "cold" / "step-2", {"x": b"3"}, kind="adapter")
+
+    answers = run_agent(
+        tmp_path,
+        *[request_for(tmp_path / f"step-{n}", str(tmp_path / "cold" / f"step-{n}"), tmp_path) for n in (1, 2)],
+    )
+
+    assert [(answer["event"], answer.get("error")) for answer in answers] == [("failed", "Refused"), ("verified", None)]
+    assert "adapter" in answers[0]["message"]
+
+
+def test_pulls_bring_the_newest_and_say_what_failed(tmp_path: Path) -> None:
+    """A name, or null when nothing is newer; an error with its class."""
+    make_commit(tmp_path / "cold" / "step-00000003", {"a": b"1"}, kind="checkpoint")
+    request = {"op": "pull", "dest": str(tmp_path / "here"), "pattern": "step-*"}
+
+    answers = run_agent(
+        tmp_path,
+        request | {"source": str(tmp_path / "cold"), "after": None},
+        request | {"source": str(tmp_path / "cold"), "after": "step-00000003"},
+        request | {"source": "ftp://x", "after": None},
+    )
+
+    assert [(answer["event"], answer.get("name")) for answer in answers] == [
+        ("pulled", "step-00000003"),
+        ("pulled", None),
+        ("failed", None),
+    ]
+    assert answers[2]["error"] == "UsageError"
+    verify_commit(tmp_path / "here" / "step-00000003")
+
+
+def start_agent(queue: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "datakit.storage.agent", str(queue)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+def test_the_process_ignores_ctrl_c_and_works_on_when_nobody_listens(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The trainer's end of both pipes is closed and SIGINT comes: what was offered is published all the same."""
+    manifest = make_commit(tmp_path / "step-1", {"a": noise(1000)}, kind="checkpoint")
+    (tmp_path / "queue").mkdir()
+    agent = start_agent(tmp_path / "queue")
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    agent.stdin.write(
+        json.dumps({"op": "pull", "source": "ftp://x", "dest": "x", "pattern": "*", "after": None}) + "\n"
+    )
+    agent.stdin.flush()
+    agent.stdout.readline()
+
+    agent.stdout.close()
+    agent.send_signal(signal.SIGINT)
+    agent.stdin.write(json.dumps(request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path / "queue")) + "\n")
+    agent.stdin.close()
+    code = agent.wait(timeout=60)
+
+    assert code == 0
+    assert state_of(tmp_path / "queue", "step-1")["state"] == "verified"
+    assert faulty.objects["step-1/manifest.json"][0] == manifest.to_bytes()
+
+
+def test_a_second_agent_waits_until_the_first_has_published(tmp_path: Path) -> None:
+    """Two attempts of one run never publish at the same time."""
+    from datakit.storage import disk
+
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    (tmp_path / "queue").mkdir()
+    request = request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), tmp_path / "queue")
+    with disk.exclusive(tmp_path / "queue" / LOCK_NAME, purpose="publishing"):
+        agent = start_agent(tmp_path / "queue")
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        agent.stdin.write(json.dumps(request) + "\n")
+        pulling = {"op": "pull", "source": str(tmp_path / "x"), "dest": "x", "pattern": "*", "after": None}
+        agent.stdin.write(json.dumps(pulling) + "\n")
+        agent.stdin.flush()
+        first = json.loads(agent.stdout.readline())
+        published_early = (tmp_path / "cold").exists()
+    agent.stdin.close()
+    second = json.loads(agent.stdout.readline())
+    agent.wait(timeout=60)
+    agent.stdout.close()
+
+    assert (first["event"], published_early) == ("pulled", False)
+    assert second["event"] == "verified"
+
+
+@pytest.mark.parametrize("name", ["state"])
+def test_a_state_that_cannot_be_written_does_not_stop_the_work(tmp_path: Path, name: str) -> None:
+    """A full or missing queue directory leaves an older state, so that the work is done again rather than lost."""
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    request = request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), tmp_path)
+    request[name] = str(tmp_path / "absent" / "x.json")
+
+    answers = run_agent(tmp_path, request)
+
+    assert [answer["event"] for answer in answers] == ["verified"]

@@ -1,0 +1,82 @@
+"""What `storage/catalog` promises: commits are found by their manifests, and the newest that verifies is brought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datakit.errors import NotFound
+from datakit.storage.catalog import Pulled, commits_at, pull_newest
+from datakit.storage.commit import verify_commit
+from datakit.storage.sync import sync
+from support.commits import make_commit, noise
+from support.s3server import S3Server
+
+
+def publish(place: str, directory: Path, *steps: int) -> None:
+    for step in steps:
+        name = f"step-{step:08d}"
+        make_commit(directory / name, {"state": noise(1000, step)}, kind="checkpoint")
+        sync(directory / name, f"{place}/{name}")
+
+
+def test_only_folders_with_a_manifest_are_commits(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """A half-published step, a loose file and another name do not count; newest first."""
+    publish(f"{bucket}/run", tmp_path, 9, 10, 100)
+    name = bucket.removeprefix("s3://")
+    s3.put(f"{name}/run/step-00000200/state", b"half")
+    s3.put(f"{name}/run/manifest.json", b"loose")
+    s3.put(f"{name}/run/other-00000300/manifest.json", b"{}")
+
+    assert commits_at(f"{bucket}/run") == ["step-00000100", "step-00000010", "step-00000009"]
+    assert commits_at(f"{bucket}/run", pattern="other-*") == ["other-00000300"]
+
+
+def test_the_newest_is_brought_if_it_is_newer(bucket: str, tmp_path: Path) -> None:
+    """Under its own name, verified; nothing where the local one is as new."""
+    publish(f"{bucket}/run", tmp_path / "made", 10, 20)
+
+    pulled = pull_newest(f"{bucket}/run", tmp_path / "here", after="step-00000010")
+    again = pull_newest(f"{bucket}/run", tmp_path / "here", after="step-00000020")
+
+    assert (pulled, again) == (Pulled("step-00000020"), Pulled(None))
+    assert verify_commit(tmp_path / "here" / "step-00000020").kind == "checkpoint"
+
+
+def test_a_damaged_one_is_passed_over_with_its_reason(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The next older is brought, and who asks hears why."""
+    publish(f"{bucket}/run", tmp_path / "made", 10, 20, 30)
+    name = bucket.removeprefix("s3://")
+    s3.put(f"{name}/run/step-00000030/manifest.json", b"not json")
+    s3.put(f"{name}/run/step-00000020/state", noise(1000, 99))
+
+    pulled = pull_newest(f"{bucket}/run", tmp_path / "here")
+
+    assert pulled.name == "step-00000010"
+    assert [step for step, _ in pulled.skipped] == ["step-00000030", "step-00000020"]
+    assert "not JSON" in pulled.skipped[0][1]
+    assert "crc32c" in pulled.skipped[1][1]
+
+
+def test_where_nothing_is_nothing_is_brought(bucket: str, tmp_path: Path) -> None:
+    """An empty prefix and a directory that is not there hold no commit."""
+    for place in (f"{bucket}/run", str(tmp_path / "absent")):
+        assert commits_at(place) == []
+        assert pull_newest(place, tmp_path / "here") == Pulled(None)
+
+
+def test_a_directory_is_a_place_too(tmp_path: Path) -> None:
+    """A shared file system serves as the colder tier."""
+    make_commit(tmp_path / "shared" / "step-00000010", {"state": b"1"}, kind="checkpoint")
+
+    pulled = pull_newest(str(tmp_path / "shared"), tmp_path / "here")
+
+    assert pulled.name == "step-00000010"
+    verify_commit(tmp_path / "here" / "step-00000010")
+
+
+def test_a_missing_bucket_is_an_error(s3: S3Server, tmp_path: Path) -> None:
+    """Not the same as a bucket with nothing in it."""
+    with pytest.raises(NotFound, match="does not exist"):
+        pull_newest("s3://no-such-bucket/run", tmp_path / "here")

@@ -1,0 +1,456 @@
+"""What `storage/sync` promises: the destination holds what the source holds, verified, manifest last, kill or not."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from datakit.data.digest import PART_BYTES
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
+from datakit.events import Caution, Event, Progress
+from datakit.storage import disk
+from datakit.storage.commit import lock_path, read_manifest, verify_commit
+from datakit.storage.moves import SyncSettings
+from datakit.storage.sync import sync
+from support.commits import files_below, flip_bit, make_commit, noise
+from support.faulty import Fault, FaultyServer
+from support.process import kill, run_code, start_code
+from support.s3server import S3Server
+
+MEMBERS = {"a.tar": noise(PART_BYTES + 777, 1), "a.tar.index.arrow": noise(900, 2), "empty": b"", "sub/b": b"bb"}
+FEW = SyncSettings(concurrency=2, retries=2)
+
+
+def test_a_commit_goes_up_and_comes_down_whole(bucket: str, tmp_path: Path) -> None:
+    """The copy verifies, has the same manifest, and nothing lies beside it."""
+    manifest = make_commit(tmp_path / "ds", MEMBERS)
+
+    up = sync(tmp_path / "ds", f"{bucket}/x/ds")
+    down = sync(f"{bucket}/x/ds", tmp_path / "down" / "copy")
+
+    assert verify_commit(tmp_path / "down" / "copy") == manifest
+    assert files_below(tmp_path / "down" / "copy") == files_below(tmp_path / "ds")
+    assert os.listdir(tmp_path / "down") == ["copy"]
+    assert up.manifest_digest == down.manifest_digest == manifest.digest
+    assert (up.moved_files, up.moved_bytes, up.kind, up.name) == (4, manifest.total_bytes, "commit", "ds")
+
+
+def test_the_manifest_goes_up_last(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A reader of the bucket sees no commit or a whole one."""
+    make_commit(tmp_path / "ds", MEMBERS)
+
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+
+    writes = [key for method, key, _ in faulty.log if method in ("PUT", "POST")]
+    assert writes[-1] == f"ds/{MANIFEST_NAME}"
+    assert writes.count(f"ds/{MANIFEST_NAME}") == 1
+
+
+@pytest.mark.parametrize("name", ["a.tar", "sub/b", MANIFEST_NAME])
+def test_a_publication_that_fails_anywhere_is_no_commit_and_goes_on(
+    faulty: FaultyServer, tmp_path: Path, name: str
+) -> None:
+    """Refused at a member or at the manifest: nothing is published; the next run puts only what is missing."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    faulty.faults = [Fault("denied", method=method, key=f"ds/{name}", times=99) for method in ("PUT", "POST")]
+    with pytest.raises(NotAllowed):
+        sync(tmp_path / "ds", f"{faulty.url}/ds")
+    assert f"ds/{MANIFEST_NAME}" not in faulty.objects
+    there = {key for key in faulty.objects if key != f"ds/{name}"}
+    faulty.faults, faulty.log = [], []
+
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+
+    put_again = {key for method, key, _ in faulty.log if method in ("PUT", "POST")}
+    assert not put_again & there
+    assert {key: data for key, (data, _) in faulty.objects.items()} == {
+        f"ds/{key}": data for key, data in files_below(tmp_path / "ds").items()
+    }
+
+
+def test_a_renewed_commit_moves_only_its_new_members(bucket: str, s3: S3Server, tmp_path: Path) -> None:
+    """Old members stay beside the new ones until --delete; the manifest is replaced."""
+    make_commit(tmp_path / "ds", {"a-1": noise(100, 1), "b-1": noise(100, 2)})
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    sync(f"{bucket}/ds", tmp_path / "copy")
+    manifest = make_commit(tmp_path / "ds", {"a-1": noise(100, 1), "b-2": noise(100, 3)})
+
+    up = sync(tmp_path / "ds", f"{bucket}/ds")
+    down = sync(f"{bucket}/ds", tmp_path / "copy")
+    kept = sorted(s3.keys(bucket.removeprefix("s3://")))
+    up_clean = sync(tmp_path / "ds", f"{bucket}/ds", delete=True, max_delete=1)
+    down_clean = sync(f"{bucket}/ds", tmp_path / "copy", delete=True, max_delete=1)
+
+    assert (up.moved_files, up.kept_files, down.moved_files, down.kept_files) == (1, 1, 1, 1)
+    assert kept == ["ds/a-1", "ds/b-1", "ds/b-2", f"ds/{MANIFEST_NAME}"]
+    assert up_clean.deleted == down_clean.deleted == ("b-1",)
+    assert verify_commit(tmp_path / "copy") == manifest
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+    assert sorted(s3.keys(bucket.removeprefix("s3://"))) == ["ds/a-1", "ds/b-2", f"ds/{MANIFEST_NAME}"]
+
+
+def test_a_manifest_replaced_by_another_meanwhile_is_not_overwritten(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Two publishers of one prefix: the slower is refused by If-Match instead of hiding the faster's work."""
+    make_commit(tmp_path / "ds", {"a-1": b"1"})
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    make_commit(tmp_path / "other" / "ds", {"c-1": b"3"})
+    theirs = (tmp_path / "other" / "ds" / MANIFEST_NAME).read_bytes()
+    make_commit(tmp_path / "ds", {"a-1": b"1", "b-1": b"2"})
+    begun: list[Event] = []
+
+    def meanwhile(event: Event) -> None:
+        if not begun:
+            faulty.put(f"ds/{MANIFEST_NAME}", theirs)
+        begun.append(event)
+
+    with pytest.raises(Refused, match="replaced while it was in use"):
+        sync(tmp_path / "ds", f"{faulty.url}/ds", on_event=meanwhile)
+
+    assert faulty.objects[f"ds/{MANIFEST_NAME}"][0] == theirs
+
+
+def test_a_published_manifest_whose_answer_was_lost_is_recognised(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The second try is refused because the first went through: the very same bytes are there."""
+    make_commit(tmp_path / "ds", {"a": b"1"})
+    faulty.faults = [Fault("lost-answer", method="PUT", key=f"ds/{MANIFEST_NAME}")]
+
+    result = sync(tmp_path / "ds", f"{faulty.url}/ds")
+
+    assert result.moved_files == 1
+    assert faulty.objects[f"ds/{MANIFEST_NAME}"][0] == (tmp_path / "ds" / MANIFEST_NAME).read_bytes()
+
+
+def test_a_damaged_member_in_the_bucket_is_named_and_never_visible(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The message names the object, the bytes and both checksums; exit code 4."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    wrong = bytearray(MEMBERS["a.tar"])
+    wrong[PART_BYTES + 3] ^= 4
+    s3.put(f"{bucket.removeprefix('s3://')}/ds/a.tar", bytes(wrong))
+
+    with pytest.raises(IntegrityError, match=f"a.tar: bytes {PART_BYTES} to {PART_BYTES + 777} have crc32c") as caught:
+        sync(f"{bucket}/ds", tmp_path / "copy", settings=FEW)
+
+    assert caught.value.exit_code == 4
+    assert not (tmp_path / "copy" / "a.tar").exists()
+    assert not (tmp_path / "copy" / MANIFEST_NAME).exists()
+
+
+def test_a_shortened_member_in_the_bucket_is_an_integrity_error(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """It is not taken for a broken connection and tried for ever."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    s3.put(f"{bucket.removeprefix('s3://')}/ds/a.tar", MEMBERS["a.tar"][: PART_BYTES + 1])
+
+    with pytest.raises(IntegrityError):
+        sync(f"{bucket}/ds", tmp_path / "copy", settings=FEW)
+
+
+def test_a_damaged_local_member_is_fetched_again_by_repair(bucket: str, tmp_path: Path) -> None:
+    """Named in a caution, replaced by verified bytes, everything else untouched."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    sync(f"{bucket}/ds", tmp_path / "copy")
+    flip_bit(tmp_path / "copy" / "a.tar", 5)
+    events: list[Event] = []
+
+    result = sync(f"{bucket}/ds", tmp_path / "copy", repair=True, on_event=events.append)
+
+    verify_commit(tmp_path / "copy")
+    assert (result.moved_files, result.kept_files) == (1, 3)
+    assert [event.message for event in events if isinstance(event, Caution)] == [f"{tmp_path}/copy/a.tar is damaged"]
+
+
+def test_a_member_that_was_removed_comes_back(bucket: str, tmp_path: Path) -> None:
+    """A commit whose manifest stands and whose member is gone is not up to date."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    sync(f"{bucket}/ds", tmp_path / "copy")
+    (tmp_path / "copy" / "sub" / "b").unlink()
+
+    result = sync(f"{bucket}/ds", tmp_path / "copy")
+
+    assert (result.moved_files, result.up_to_date) == (1, False)
+    verify_commit(tmp_path / "copy")
+
+
+def test_files_go_both_ways_and_only_what_differs(bucket: str, tmp_path: Path) -> None:
+    """A folder of raw files without a manifest: unchanged ones stay, changed ones are replaced whole."""
+    raw = tmp_path / "raw"
+    (raw / "sub").mkdir(parents=True)
+    (raw / "a.jsonl").write_bytes(b"{}\n" * 100)
+    (raw / "sub" / "b.jsonl").write_bytes(noise(PART_BYTES + 5))
+    (raw / ".env").write_bytes(b"SECRET=1")
+    first = sync(raw, f"{bucket}/raw")
+    (raw / "a.jsonl").write_bytes(b"[]\n" * 100)
+
+    second = sync(raw, f"{bucket}/raw")
+    down = sync(f"{bucket}/raw", tmp_path / "copy")
+    again = sync(f"{bucket}/raw", tmp_path / "copy")
+
+    assert (first.moved_files, second.moved_files, second.kept_files) == (2, 1, 1)
+    assert files_below(tmp_path / "copy") == {k: v for k, v in files_below(raw).items() if k != ".env"}
+    assert (down.moved_files, again.moved_files, again.up_to_date) == (2, 0, True)
+
+
+def test_deleting_files_leaves_no_empty_folders(bucket: str, tmp_path: Path) -> None:
+    """What is gone at the source goes at the destination, within the bound, and is listed."""
+    raw = tmp_path / "raw"
+    (raw / "sub" / "deep").mkdir(parents=True)
+    (raw / "a").write_bytes(b"1")
+    (raw / "sub" / "deep" / "b").write_bytes(b"2")
+    sync(raw, tmp_path / "copy")
+    (raw / "sub" / "deep" / "b").unlink()
+
+    result = sync(raw, tmp_path / "copy", delete=True, max_delete=1)
+
+    assert result.deleted == ("sub/deep/b",)
+    assert os.listdir(tmp_path / "copy") == ["a"]
+
+
+def test_splits_below_a_folder_move_with_their_manifests_last(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A folder of commits is a folder, and yet no commit in it is visible before it is whole."""
+    for split in ("train", "held-out"):
+        make_commit(tmp_path / "chat" / split, {"a.tar": noise(500), "b.tar": noise(400)})
+
+    sync(tmp_path / "chat", f"{faulty.url}/chat")
+    up = [key for method, key, _ in faulty.log if method == "PUT"]
+    sync(f"{faulty.url}/chat", tmp_path / "copy")
+
+    assert {key.rpartition("/")[2] for key in up[-2:]} == {MANIFEST_NAME}
+    for split in ("train", "held-out"):
+        verify_commit(tmp_path / "copy" / split)
+
+
+def test_from_store_to_store_through_a_verified_spool(bucket: str, s3: S3Server, tmp_path: Path) -> None:
+    """A commit moves on without staying on the local disk."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    other = s3.make_bucket("another-bucket")
+
+    result = sync(f"{bucket}/ds", f"{other}/moved/ds")
+    again = sync(f"{bucket}/ds", f"{other}/moved/ds")
+    sync(f"{other}/moved/ds", tmp_path / "copy")
+
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+    assert (result.moved_files, again.up_to_date, str(again.requests)) == (4, True, "2 GET")
+
+
+def test_from_disk_to_disk_needs_no_store(tmp_path: Path) -> None:
+    """The shared file system to the local one, with the same promises."""
+    manifest = make_commit(tmp_path / "hot" / "ds", MEMBERS)
+
+    result = sync(tmp_path / "hot" / "ds", tmp_path / "cache" / "ds")
+
+    assert verify_commit(tmp_path / "cache" / "ds") == manifest
+    assert result.requests.total == 0
+
+
+def test_progress_ends_at_the_whole(bucket: str, tmp_path: Path) -> None:
+    """Bytes done only grow, from nothing to the plan's total."""
+    manifest = make_commit(tmp_path / "ds", MEMBERS)
+    events: list[Event] = []
+
+    sync(tmp_path / "ds", f"{bucket}/ds", on_event=events.append)
+
+    done = [event.done for event in events if isinstance(event, Progress)]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, manifest.total_bytes)
+    assert {event.total for event in events if isinstance(event, Progress)} == {manifest.total_bytes}
+
+
+def test_two_writers_of_one_destination_exclude_each_other(tmp_path: Path) -> None:
+    """A download and a commit of the same place take the same lock."""
+    make_commit(tmp_path / "ds", {"a": b"1"})
+
+    with (
+        disk.exclusive(lock_path(tmp_path / "copy"), purpose="writing"),
+        pytest.raises(Refused, match=f"process {os.getpid()} is already writing"),
+    ):
+        sync(tmp_path / "ds", tmp_path / "copy")
+
+
+@pytest.mark.parametrize("durability", ["always", "never"])
+def test_durability_does_not_change_what_is_there(tmp_path: Path, durability: str) -> None:
+    """Fsync or not, the same files."""
+    make_commit(tmp_path / "ds", MEMBERS, kind="checkpoint")
+
+    sync(tmp_path / "ds", tmp_path / "copy", settings=SyncSettings(durability=durability))  # type: ignore[arg-type]
+
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+
+
+def test_a_missing_bucket_is_not_found_both_ways(s3: S3Server, tmp_path: Path) -> None:
+    """Exit code 2, by the bucket's name."""
+    make_commit(tmp_path / "ds", {"a": b"1"})
+    (tmp_path / "f").write_bytes(b"1")
+
+    for source, destination in (
+        (tmp_path / "ds", "s3://no-such-bucket/ds"),
+        (tmp_path / "f", "s3://no-such-bucket/f"),
+        ("s3://no-such-bucket/ds", tmp_path / "copy"),
+    ):
+        with pytest.raises(NotFound, match="bucket s3://no-such-bucket does not exist"):
+            sync(source, destination)
+
+
+@pytest.mark.parametrize("kind", ["denied", "expired", "signature"])
+def test_wrong_credentials_are_said_at_the_first_request(faulty: FaultyServer, tmp_path: Path, kind: str) -> None:
+    """Exit code 6, after one request, with no secret in the message."""
+    faulty.faults = [Fault(kind, times=99)]  # type: ignore[arg-type]
+
+    with pytest.raises(NotAllowed) as caught:
+        sync(f"{faulty.url}/ds", tmp_path / "copy")
+
+    assert caught.value.exit_code == 6
+    assert len(faulty.log) == 1
+    assert "the-secret-of-the-test" not in str(caught.value)
+
+
+def test_an_unreachable_endpoint_is_given_up_after_few_tries(
+    clean_room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 7; the patience for a store that never answered is short."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+
+    with pytest.raises(StoreUnavailable, match="no connection") as caught:
+        sync("s3://bkt/ds", tmp_path / "copy", settings=SyncSettings(retries=100))
+
+    assert caught.value.exit_code == 7
+
+
+SYNC = """
+import sys
+from datakit.storage.sync import SyncSettings, sync
+print("begun", flush=True)
+sync(sys.argv[1], sys.argv[2], settings=SyncSettings(concurrency=3))
+"""
+
+
+def test_killed_anywhere_a_download_continues_and_ends_right(bucket: str, tmp_path: Path) -> None:
+    """Kill -9 at random moments: never a wrong byte under a final name, and the last run leaves exactly the commit."""
+    members = {f"{name}.tar": noise(3 * PART_BYTES + 99, seed) for seed, name in enumerate("ab")}
+    manifest = make_commit(tmp_path / "ds", members | {"index": noise(100)})
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    clock = random.Random(8)
+
+    for _ in range(6):
+        process = start_code(SYNC, f"{bucket}/ds", tmp_path / "copy")
+        time.sleep(clock.uniform(0.05, 0.5))
+        kill(process)
+        visible = tmp_path / "copy"
+        for path in visible.rglob("*") if visible.exists() else ():
+            if not path.name.startswith(".") and path.name != MANIFEST_NAME:
+                assert path.read_bytes() == (tmp_path / "ds" / path.name).read_bytes()
+
+    sync(f"{bucket}/ds", tmp_path / "copy")
+    assert verify_commit(tmp_path / "copy") == manifest
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+    assert sorted(os.listdir(tmp_path)) == ["copy", "ds"]
+
+
+def test_a_killed_download_fetches_only_the_missing_parts(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The server stalls on the last part; what came before the kill is not asked for again."""
+    members = {"a.tar": noise(4 * PART_BYTES)}
+    make_commit(tmp_path / "ds", members)
+    for name, data in files_below(tmp_path / "ds").items():
+        faulty.put(f"ds/{name}", data)
+    faulty.faults = [Fault("stall", key="ds/a.tar", after=3)]
+    process = start_code(SYNC, f"{faulty.url}/ds", tmp_path / "copy")
+    journal = None
+    while journal is None or journal.read_bytes().count(b"\n") < 4:
+        journal = next(iter((tmp_path / "copy").glob("*.journal")), None)
+        time.sleep(0.01)
+    kill(process)
+    faulty.log.clear()
+
+    sync(f"{faulty.url}/ds", tmp_path / "copy")
+
+    (asked,) = [re.fullmatch(r"bytes=(\d+)-(\d+)", line[2]) for line in faulty.asked("GET", "ds/a.tar")]
+    assert asked is not None
+    assert int(asked[1]) % PART_BYTES == 0
+    assert int(asked[2]) - int(asked[1]) == PART_BYTES - 1
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+
+
+def test_killed_anywhere_a_publication_is_no_commit_or_a_whole_one(bucket: str, s3: S3Server, tmp_path: Path) -> None:
+    """Kill -9 at random moments of an upload: if the manifest is there, everything is."""
+    members = {f"{number}": noise(200_000, number) for number in range(12)} | {"big": noise(PART_BYTES + 5)}
+    make_commit(tmp_path / "ds", members)
+    name = bucket.removeprefix("s3://")
+    clock = random.Random(9)
+
+    for _ in range(5):
+        process = start_code(SYNC, tmp_path / "ds", f"{bucket}/ds")
+        time.sleep(clock.uniform(0.05, 0.6))
+        kill(process)
+        if f"ds/{MANIFEST_NAME}" in s3.keys(name):
+            break
+
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    sync(f"{bucket}/ds", tmp_path / "copy")
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+
+
+def test_ctrl_c_ends_a_stalled_download_soon_and_cleanly(faulty: FaultyServer, tmp_path: Path) -> None:
+    """SIGINT while the store gives nothing: one KeyboardInterrupt, no crash of the process, nothing visible."""
+    code = """
+import sys
+from datakit.storage.sync import sync
+def told(event):
+    print("told", flush=True)
+try:
+    sync(sys.argv[1], sys.argv[2], on_event=told)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(130)
+"""
+    make_commit(tmp_path / "ds", {"a.tar": noise(3 * PART_BYTES)})
+    for name, data in files_below(tmp_path / "ds").items():
+        faulty.put(f"ds/{name}", data)
+    faulty.faults = [Fault("stall", key="ds/a.tar", times=99)]
+    process = start_code(code, f"{faulty.url}/ds", tmp_path / "copy")
+    while len(faulty.asked("GET", "ds/a.tar")) < 3:
+        time.sleep(0.01)
+
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert out.splitlines()[-1] == "interrupted"
+    assert not [path for path in (tmp_path / "copy").iterdir() if not path.name.startswith(".")]
+
+
+def test_a_full_disk_ends_a_download_with_a_sentence_and_is_survived(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Under a limit on file sizes the download is NoSpace; with room, the same command ends right."""
+    code = """
+import resource, sys
+from datakit.errors import NoSpace
+from datakit.storage.sync import sync
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    sync(sys.argv[1], sys.argv[2])
+except NoSpace as error:
+    print(error.exit_code, error.message)
+"""
+    make_commit(tmp_path / "ds", MEMBERS)
+    for name, data in files_below(tmp_path / "ds").items():
+        faulty.put(f"ds/{name}", data)
+
+    said = run_code(code, f"{faulty.url}/ds", tmp_path / "copy")
+    visible = [name for name in files_below(tmp_path / "copy") if not name.startswith(".")]
+    sync(f"{faulty.url}/ds", tmp_path / "copy")
+
+    assert said.startswith("5 no space to write")
+    assert "a.tar" not in visible
+    assert read_manifest(tmp_path / "copy") == read_manifest(tmp_path / "ds")
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")

@@ -1,0 +1,291 @@
+"""What `storage/writeback` promises: nothing waits, nothing raises, nothing is lost and nothing is silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datakit.errors import StoreUnavailable, UsageError
+from datakit.storage.access import StoreOptions
+from datakit.storage.agent import write_state
+from datakit.storage.catalog import Pulled
+from datakit.storage.commit import verify_commit
+from datakit.storage.sync import sync
+from datakit.storage.writeback import AGENT_LOG, MAX_STARTS, Failed, Published, WriteBack
+from support.commits import make_commit, noise
+from support.faulty import Fault, FaultyServer
+from support.process import run_code
+
+PATIENCE_S = 60.0
+
+
+def checkpoint(directory: Path, step: int, size_bytes: int = 2000) -> Path:
+    path = directory / f"step-{step:08d}"
+    make_commit(path, {"state": noise(size_bytes, step)}, kind="checkpoint")
+    return path
+
+
+def until(told: Callable[[], list[Published | Failed]], count: int) -> list[Published | Failed]:
+    """Poll until so many things were told."""
+    heard: list[Published | Failed] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(heard) < count and time.monotonic() < deadline:
+        heard += told()
+        time.sleep(0.01)
+    return heard
+
+
+def test_offers_are_published_and_told(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Each to its own name below the URL; at the end nothing is unpublished."""
+    back = WriteBack(f"{faulty.url}/run/", queue_dir=tmp_path / "queue")
+    commits = [checkpoint(tmp_path, step) for step in (10, 20)]
+    back.start()
+
+    for path in commits:
+        back.offer(path)
+    told = until(back.poll, 2)
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert {(type(each), each.path) for each in told} == {(Published, path) for path in commits}
+    assert left == {}
+    assert [back.state(path.name) for path in commits] == ["verified", "verified"]
+    sync(f"{faulty.url}/run/step-00000020", tmp_path / "copy")
+    verify_commit(tmp_path / "copy")
+
+
+def test_closing_lets_the_agent_finish(faulty: FaultyServer, tmp_path: Path) -> None:
+    """What was offered a moment ago is published before close returns, and is told after it."""
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {}
+    assert [type(each) for each in back.poll()] == [Published]
+    assert "run/step-00000010/manifest.json" in faulty.objects
+
+
+def test_a_deadline_that_is_over_leaves_the_rest_to_the_agent_and_says_so(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The trainer may go; the agent goes on by itself."""
+    faulty.faults = [Fault("stall", method="GET", times=1)]
+    faulty.put("run/step-00000010/manifest.json", b"{" * 1000)
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    agent = back._agent
+    assert agent is not None
+    while not faulty.asked("GET"):
+        time.sleep(0.01)
+
+    left = back.close(deadline_s=0.0)
+    still_running = agent.poll() is None
+    faulty.objects.clear()
+    faulty.released.set()
+    agent.wait(timeout=PATIENCE_S)
+
+    assert left == {"step-00000010": "uploading"}
+    assert still_running
+    assert back.unpublished() == {}
+
+
+def test_trouble_is_told_and_never_raised(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Wrong credentials: a Failed with the sentence and the hint, and the reason in what is unpublished."""
+    faulty.faults = [Fault("signature", times=99)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.offer(checkpoint(tmp_path, 10))
+    back.offer(tmp_path / "step-99999999")
+    told = until(back.poll, 2)
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert {type(each) for each in told} == {Failed}
+    assert any("secret access key is wrong" in each.message for each in told if isinstance(each, Failed))
+    assert any("step-99999999 is not there" in each.message for each in told if isinstance(each, Failed))
+    assert list(left) == ["step-00000010"]
+    assert "secret access key is wrong" in left["step-00000010"]
+
+
+def test_a_store_that_is_away_for_a_while_is_waited_for(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Told as waiting, published when it is back, without anybody's help."""
+    faulty.faults = [Fault("hang-up", times=4)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+
+    told = until(back.poll, 1)
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert [each.waiting for each in told if isinstance(each, Failed)] == [True]
+    assert left == {}
+
+
+def test_a_new_start_takes_up_what_an_earlier_one_left(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A trainer killed between commit and upload: the next attempt publishes it without being asked."""
+    path = checkpoint(tmp_path, 10)
+    first = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    (tmp_path / "queue").mkdir()
+    first.offer(path)
+
+    second = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    second.start()
+    left = second.close(deadline_s=PATIENCE_S)
+
+    assert first.state(path.name) == "verified"
+    assert left == {}
+    assert "run/step-00000010/manifest.json" in faulty.objects
+
+
+def test_what_is_verified_is_not_offered_again(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The same commit to the same place costs no request the second time."""
+    path = checkpoint(tmp_path, 10)
+    for _ in range(2):
+        back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+        back.start()
+        back.offer(path)
+        back.close(deadline_s=PATIENCE_S)
+        asked, faulty.log = len(faulty.log), []
+
+    assert asked == 0
+
+
+def test_an_agent_that_dies_is_started_again_with_what_it_had(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Kill -9 of the agent in the middle of an upload: a new one publishes it."""
+    faulty.faults = [Fault("stall", method="GET", times=1)]
+    faulty.put("run/step-00000010/manifest.json", b"{" * 1000)
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    assert back._agent is not None
+    while not faulty.asked("GET"):
+        time.sleep(0.01)
+
+    os.kill(back._agent.pid, signal.SIGKILL)
+    faulty.objects.clear()
+    faulty.released.set()
+    told = until(back.poll, 1)
+    back.close(deadline_s=PATIENCE_S)
+
+    assert [type(each) for each in told] == [Published]
+
+
+def test_an_agent_that_cannot_live_is_given_up_and_told(tmp_path: Path) -> None:
+    """After a few starts the offers are Failed, and the log is named."""
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue", env={"PYTHONHOME": "/nowhere"})
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+
+    told = until(back.poll, 1)
+    left = back.close(deadline_s=1.0)
+
+    assert [type(each) for each in told] == [Failed]
+    assert told[0].hint == f"See {tmp_path / 'queue' / AGENT_LOG}"  # type: ignore[union-attr]
+    assert back._starts == MAX_STARTS
+    assert left == {"step-00000010": "staged"}
+
+
+def test_after_the_trainers_death_the_agent_publishes_what_it_was_given(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Kill -9 of the trainer right after its offer."""
+    code = """
+import os, sys
+from pathlib import Path
+from datakit.storage.writeback import WriteBack
+back = WriteBack(sys.argv[1], queue_dir=Path(sys.argv[2]))
+back.start()
+back.offer(Path(sys.argv[3]))
+print(back._agent.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    path = checkpoint(tmp_path, 10)
+
+    with pytest.raises(subprocess.CalledProcessError) as killed:
+        run_code(code, f"{faulty.url}/run", tmp_path / "queue", path)
+    deadline = time.monotonic() + PATIENCE_S
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    while back.state(path.name) != "verified" and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+    assert killed.value.returncode == -9
+    assert back.state(path.name) == "verified"
+    assert "run/step-00000010/manifest.json" in faulty.objects
+
+
+def test_the_newest_commit_is_brought_before_training(faulty: FaultyServer, tmp_path: Path) -> None:
+    """On a fresh machine; nothing when the local one is as new."""
+    for step in (10, 20):
+        sync(checkpoint(tmp_path / "made", step), f"{faulty.url}/run/step-{step:08d}")
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    pulled = back.fetch_newest(tmp_path / "here")
+    again = back.fetch_newest(tmp_path / "here", after="step-00000020")
+    back.close(deadline_s=PATIENCE_S)
+
+    assert (pulled, again) == (Pulled("step-00000020"), Pulled(None))
+    verify_commit(tmp_path / "here" / "step-00000020")
+
+
+def test_a_place_that_cannot_be_asked_is_an_error_before_training(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The agent's error comes out here with its class, its words and its hint."""
+    faulty.faults = [Fault("hang-up", times=99)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    with pytest.raises(StoreUnavailable, match="no proper answer") as caught:
+        back.fetch_newest(tmp_path / "here")
+    back.close(deadline_s=PATIENCE_S)
+
+    assert caught.value.hint is not None
+
+
+def test_options_reach_the_agent_through_its_environment_alone(
+    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the command line nor any file of the queue holds the secret."""
+    for name in faulty.env:
+        monkeypatch.delenv(name)
+    options = StoreOptions.from_environment(faulty.env)
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue", options=options)
+    back.start()
+    assert back._agent is not None
+    back.offer(checkpoint(tmp_path, 10))
+    command = Path(f"/proc/{back._agent.pid}/cmdline").read_bytes()
+
+    left = back.close(deadline_s=PATIENCE_S)
+
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "queue").iterdir())
+    assert left == {}
+    assert b"the-secret-of-the-test" not in command + kept
+
+
+def test_a_state_that_is_not_ours_is_passed_over(tmp_path: Path) -> None:
+    """A torn or foreign file in the queue directory is no commit."""
+    (tmp_path / "torn.json").write_text('{"state": "sta')
+    (tmp_path / "list.json").write_text("[]")
+    write_state(tmp_path / "gone.json", path=str(tmp_path / "gone"), dest="x", state="staged")
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path)
+
+    back.start()
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {"gone": "staged"}
+    assert back.state("torn") is None
+
+
+def test_an_error_keeps_its_class_on_its_way_from_the_agent(tmp_path: Path) -> None:
+    """Wrong usage is wrong usage, not a failure of the agent."""
+    back = WriteBack("ftp://x", queue_dir=tmp_path / "queue")
+    back.start()
+
+    with pytest.raises(UsageError, match="does not know"):
+        back.fetch_newest(tmp_path / "here")
+    back.close(deadline_s=PATIENCE_S)
+
+    assert back.unpublished() == {}
