@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -334,8 +335,8 @@ def _target(src: str | Path, dest: str | Path) -> Path:
             hint=f"Pack into a directory, then: datakit sync DIRECTORY {dest}",
             subject=str(dest),
         )
-    target = Path(dest).absolute()
-    if not is_remote(src) and target.is_relative_to(Path(str(src).removeprefix("file://")).absolute()):
+    target = Path(os.path.abspath(dest))
+    if not is_remote(src) and target.is_relative_to(os.path.abspath(str(src).removeprefix("file://"))):
         raise UsageError(
             f"{dest} lies inside the source {src}", hint="Name a destination outside it", subject=str(dest)
         )
