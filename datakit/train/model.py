@@ -202,18 +202,30 @@ def derived_seed(seed: int, *words: object) -> int:
 
 @contextlib.contextmanager
 def exact_arithmetic(*, threads: int) -> Iterator[None]:
-    """Fixed threads and deterministic algorithms for the length of the block; what was set before is put back."""
-    # cuBLAS reads it when it starts; without it torch refuses deterministic matrix products on a GPU
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.random.get_rng_state()
+    """Fixed threads and deterministic algorithms for the length of the block; what was set before is put back.
+
+    On a GPU the attention kernels whose backward pass is not deterministic are left out: flash attention (bf16) and the
+    plain one (fp32) remain.
+    """
+    if torch.cuda.is_available():
+        # cuBLAS reads it when it starts; without it torch refuses deterministic matrix products
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    cuda: Any = torch.backends.cuda  # its functions declare no types
+    threads_before, random_before = torch.get_num_threads(), torch.random.get_rng_state()
+    exact_before = torch.are_deterministic_algorithms_enabled()
+    kernels_before = cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
+    cuda.enable_mem_efficient_sdp(False)
+    cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
-        torch.random.set_rng_state(before[2])
+        torch.set_num_threads(threads_before)
+        torch.use_deterministic_algorithms(exact_before)
+        cuda.enable_mem_efficient_sdp(kernels_before[0])
+        cuda.enable_cudnn_sdp(kernels_before[1])
+        torch.random.set_rng_state(random_before)
 
 
 def usable_threads() -> int:

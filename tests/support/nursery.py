@@ -7,6 +7,7 @@ making and removing directories), which CPython announces to audit hooks: no pro
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -160,15 +161,13 @@ def _train(request: dict[str, Any], writer: int) -> None:
     def tell(row: dict[str, Any]) -> None:
         os.write(writer, (json.dumps(row, default=str) + "\n").encode())
 
-    count = 0
+    counter = itertools.count(1)  # several threads verify files: counting must be one step
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
         named = event in FILE_OPERATIONS and isinstance(arguments[0], (str, os.PathLike))
         if named and os.fspath(arguments[0]).startswith(request["output"]):
-            count += 1
             os.write(writer, b'{"operation": 1}\n')
-            if count == request["kill_at"]:
+            if next(counter) == request["kill_at"]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def hear(event: Event) -> None:
