@@ -15,6 +15,7 @@ from datakit.storage.commit import verify_commit
 from datakit.train.checkpoint import State, load_checkpoint, restore, save_checkpoint
 from datakit.train.recipe import Recipe
 from datakit.train.step import make_optimizer
+from datakit.version.lineage import read_lineage, to_bytes
 
 STATE = State(
     step=20,
@@ -105,6 +106,28 @@ def test_values_that_are_not_finite_are_not_saved(tmp_path: Path, value: float) 
         save(tmp_path, saved=(parameters, optimizer))
 
     assert list(tmp_path.iterdir()) == []
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoint-1" / "step-00000004"
+
+
+def test_a_checkpoint_of_format_1_is_read_for_ever() -> None:
+    """Written on 2026-11-30 and never again: it verifies, loads into an adapter of its shape, and tells its lineage."""
+    manifest = verify_commit(GOLDEN)
+    checkpoint = load_checkpoint(GOLDEN)
+    parameters = {name: torch.nn.Parameter(torch.zeros_like(tensor)) for name, tensor in checkpoint.adapter.items()}
+    optimizer = make_optimizer(parameters, Recipe())
+
+    restore(checkpoint, parameters=parameters, optimizer=optimizer)
+    lineage = read_lineage(GOLDEN)
+
+    assert manifest.about == {"step": 4}
+    assert checkpoint.state.to_bytes() == (GOLDEN / "state.json").read_bytes()
+    assert (checkpoint.state.step, checkpoint.state.cursor) == (4, Cursor(1, 4))
+    assert checkpoint.state.order_digest == lineage["consumed"]["order_digest"]
+    assert to_bytes(lineage) == (GOLDEN / "lineage.json").read_bytes()
+    assert len(parameters) == 8
+    assert all(float(optimizer.state[parameter]["step"]) == 4 for parameter in parameters.values())
 
 
 def test_another_shape_or_another_layer_is_refused_and_changes_nothing(tmp_path: Path) -> None:

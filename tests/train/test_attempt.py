@@ -1,0 +1,300 @@
+"""train/attempt: where an attempt goes on, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datakit import Refused, StoreUnavailable, UsageError
+from datakit.data.order import Cursor
+from datakit.events import Caution, Event, Note, ignore
+from datakit.train.attempt import Start, begin, check_geometry, differences, record_attempt
+from datakit.train.checkpoint import State, save_checkpoint
+from datakit.train.recipe import Recipe
+from datakit.train.step import make_optimizer
+from datakit.version.lineage import read_run
+
+IDENTITY: dict[str, Any] = {
+    "data": {"name": "chat", "layout_digest": "a" * 64, "samples": 100},
+    "base_model": {"name": "base", "digest": "b" * 64},
+    "settings": {"steps": 40, "seed": 0, "learning_rate": 0.1},
+}
+
+
+def other(what: str, **changes: Any) -> dict[str, Any]:
+    return {**IDENTITY, what: {**IDENTITY[what], **changes}}
+
+
+def put(
+    run: Path, step: int, identity: dict[str, Any] = IDENTITY, overrides: tuple[Mapping[str, Any], ...] = ()
+) -> Path:
+    parameters = {"lora_A.weight": torch.nn.Parameter(torch.full((2, 2), float(step)))}
+    state = State(
+        step=step,
+        cursor=Cursor(1, step),
+        samples=step,
+        tokens=0,
+        supervised_tokens=0,
+        order_digest="00" * 32,
+        identity=identity,
+        geometry={},
+        overrides=overrides,
+    )
+    return save_checkpoint(
+        run / "checkpoints",
+        parameters=parameters,
+        optimizer=make_optimizer(parameters, Recipe()),
+        state=state,
+        config=b"{}",
+        lineage=b"{}",
+    )
+
+
+def start(run: Path, identity: dict[str, Any] = IDENTITY, **options: Any) -> Start:
+    options.setdefault("on_event", ignore)
+    return begin(run, identity=identity, **options)
+
+
+def test_with_nothing_there_it_begins_at_the_beginning(tmp_path: Path) -> None:
+    """No run directory, an empty one, and one that was killed before its first checkpoint are the same."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "early" / "checkpoints").mkdir(parents=True)
+
+    starts = [start(tmp_path / name) for name in ("none", "empty", "early")]
+
+    assert starts == [Start(1, None, "local", Cursor(), ())] * 3
+    assert starts[0].step == 0
+
+
+def test_it_continues_the_newest_checkpoint(tmp_path: Path) -> None:
+    """With its tensors, its cursor, and a note that says where."""
+    put(tmp_path, 10)
+    put(tmp_path, 20)
+    events: list[Event] = []
+
+    begun = start(tmp_path, on_event=events.append)
+
+    assert begun.checkpoint is not None
+    assert (begun.step, begun.cursor, begun.source) == (20, Cursor(1, 20), "local")
+    assert float(begun.checkpoint.adapter["lora_A.weight"][0, 0]) == 20
+    said = "resuming after step 20 from step-00000020 (local, verified): epoch 1, sample 20 of 100"
+    assert events == [Note(said)]
+
+
+def test_all_that_is_damaged_is_set_aside_and_it_begins_anew(tmp_path: Path) -> None:
+    """Each is named with the reason; none is deleted; none is in the way of the next save of that step."""
+    for step in (10, 20):
+        (put(tmp_path, step) / "state.json").write_bytes(b"x")
+    events: list[Event] = []
+
+    begun = start(tmp_path, on_event=events.append)
+
+    assert begun.checkpoint is None
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "damaged-step-00000010",
+        "damaged-step-00000020",
+    ]
+    assert ["step-00000020" in event.message for event in events if isinstance(event, Caution)] == [True, False]
+    assert put(tmp_path, 10).is_dir()
+
+
+def test_a_killed_writers_leftovers_are_swept(tmp_path: Path) -> None:
+    """What a kill left under a temporary name goes away; what is not ours stays."""
+    put(tmp_path, 10)
+    leftover = tmp_path / "checkpoints" / ".step-00000020.tmp-0123abcd"
+    leftover.mkdir()
+    (tmp_path / ".notes").write_text("mine")
+
+    start(tmp_path)
+
+    assert not leftover.exists()
+    assert (tmp_path / ".notes").exists()
+
+
+def fetcher(run: Path, step: int | None, asked: list[int]) -> Callable[[Path, int], str | None]:
+    def fetch(directory: Path, newest: int) -> str | None:
+        asked.append(newest)
+        assert directory == run / "checkpoints"
+        if step is None:
+            return None
+        put(run, step)
+        return "s3://bucket/run"
+
+    return fetch
+
+
+@pytest.mark.parametrize(("here", "there", "step"), [(None, 20, 20), (10, 20, 20), (20, None, 20)])
+def test_a_newer_checkpoint_of_a_colder_tier_is_used(
+    tmp_path: Path, here: int | None, there: int | None, step: int
+) -> None:
+    """The colder tier is asked for what is newer than what is valid here, and its URL is said."""
+    if here is not None:
+        put(tmp_path, here)
+    asked: list[int] = []
+
+    begun = start(tmp_path, fetch=fetcher(tmp_path, there, asked))
+
+    assert begun.step == step
+    assert begun.source == ("local" if there is None else "s3://bucket/run")
+    assert asked == [-1 if here is None else here]
+
+
+def test_a_damaged_checkpoint_is_fetched_again(tmp_path: Path) -> None:
+    """The colder tier is asked for what is newer than the valid one, so a whole copy of the damaged one comes back."""
+    put(tmp_path, 10)
+    (put(tmp_path, 20) / "state.json").write_bytes(b"x")
+    asked: list[int] = []
+
+    begun = start(tmp_path, fetch=fetcher(tmp_path, 20, asked))
+
+    assert asked == [10]
+    assert begun.step == 20
+
+
+def test_trouble_of_the_colder_tier_is_the_callers(tmp_path: Path) -> None:
+    """What `fetch` raises ends the attempt; what it swallows does not."""
+
+    def fetch(directory: Path, newest: int) -> str | None:
+        raise StoreUnavailable("no answer")
+
+    with pytest.raises(StoreUnavailable):
+        start(tmp_path, fetch=fetch)
+
+
+@pytest.mark.parametrize(
+    ("identity", "what", "before", "after"),
+    [
+        (
+            other("data", layout_digest="c" * 64, samples=90),
+            "data",
+            "chat (100 samples, layout aaaa",
+            "chat (90 samples",
+        ),
+        (other("base_model", digest="c" * 64), "model", "base (bbbbbbbbbbbb)", "base (cccccccccccc)"),
+        (other("settings", learning_rate=0.2), "settings", "learning_rate 0.1", "learning_rate 0.2"),
+        (other("settings", seed=1), "settings", "seed 0", "seed 1"),
+    ],
+)
+def test_another_identity_is_refused_and_can_be_accepted(
+    tmp_path: Path, identity: dict[str, Any], what: str, before: str, after: str
+) -> None:
+    """Both values and the override are named; accepted, it is said, and recorded with the step."""
+    put(tmp_path, 20)
+    events: list[Event] = []
+
+    with pytest.raises(Refused) as refusal:
+        start(tmp_path, identity)
+    for word in {"data", "model", "settings"} - {what}:
+        with pytest.raises(Refused):
+            start(tmp_path, identity, accept=[word])
+    begun = start(tmp_path, identity, accept=[what], on_event=events.append)
+
+    assert before in refusal.value.message
+    assert after in refusal.value.message
+    assert refusal.value.hint is not None
+    assert f"--accept {what}" in refusal.value.hint
+    assert isinstance(events[0], Caution)
+    (override,) = begun.overrides
+    assert (override["what"], override["step"]) == (what, 20)
+
+
+def test_an_order_that_changed_is_begun_anew(tmp_path: Path) -> None:
+    """Other data or another seed visit samples in another order: a position in the old one means nothing in it."""
+    put(tmp_path, 20)
+
+    cursors = [
+        start(tmp_path, other("data", layout_digest="c" * 64), accept=["data"]).cursor,
+        start(tmp_path, other("settings", seed=1), accept=["settings"]).cursor,
+        start(tmp_path, other("settings", learning_rate=0.2), accept=["settings"]).cursor,
+    ]
+
+    assert cursors == [Cursor(), Cursor(), Cursor(1, 20)]
+
+
+def test_overrides_add_up(tmp_path: Path) -> None:
+    """The second override does not hide the first."""
+    put(tmp_path, 20)
+    changed = other("data", layout_digest="c" * 64)
+    first = start(tmp_path, changed, accept=["data"])
+    put(tmp_path, 30, changed, overrides=first.overrides)
+    both = {**changed, "base_model": {"name": "base", "digest": "d" * 64}}
+    second = start(tmp_path, both, accept=["model"])
+
+    assert [override["what"] for override in second.overrides] == ["data", "model"]
+    assert [override["step"] for override in second.overrides] == [20, 30]
+
+
+def test_a_state_past_the_last_step_is_refused(tmp_path: Path) -> None:
+    """Also when settings may differ: there is nothing to train."""
+    put(tmp_path, 20)
+
+    with pytest.raises(Refused, match=r"past the end: train\.steps is 10"):
+        start(tmp_path, other("settings", steps=10), accept=["settings"])
+
+
+def test_never_refuses_what_is_there_and_asks_nobody(tmp_path: Path) -> None:
+    """A checkpoint or an adapter is in the way; the colder tier is not looked at."""
+    put(tmp_path / "a", 10)
+    (tmp_path / "b" / "adapter").mkdir(parents=True)
+    asked: list[int] = []
+
+    fresh = start(tmp_path / "c", resume="never", fetch=fetcher(tmp_path / "c", 10, asked))
+    for name in "ab":
+        with pytest.raises(Refused, match="holds a run already"):
+            start(tmp_path / name, resume="never")
+
+    assert (fresh.checkpoint, asked) == (None, [])
+
+
+@pytest.mark.parametrize("options", [{"resume": "always"}, {"accept": ["date"]}])
+def test_words_that_are_no_option_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The words there are stand in the message."""
+    with pytest.raises(UsageError, match="is not one of"):
+        start(tmp_path, **options)
+
+
+@given(
+    old=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2)),
+    new=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2)),
+)
+def test_settings_differ_where_values_do(old: dict[str, int], new: dict[str, int]) -> None:
+    """Also where only one side has a name, as after an upgrade; equal settings are no difference."""
+    found = differences({**IDENTITY, "settings": old}, {**IDENTITY, "settings": new})
+
+    wanted = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    assert [list(difference.fields) for difference in found] == ([wanted] if wanted else [])
+
+
+def test_what_changes_only_bits_is_said(tmp_path: Path) -> None:
+    """Threads, devices and versions do not change what is trained; each change is one caution."""
+    events: list[Event] = []
+
+    check_geometry(
+        {"threads": 1, "torch": "2.13"}, {"threads": 2, "torch": "2.13", "device": "H200"}, on_event=events.append
+    )
+
+    assert [event.message.split(":")[0] for event in events if isinstance(event, Caution)] == [
+        "device was None, now H200",
+        "threads was 1, now 2",
+    ]
+
+
+def test_attempts_are_counted_in_the_runs_file(tmp_path: Path) -> None:
+    """Host and time stand there, and from where each attempt went on; facts are those of the last one."""
+    first = start(tmp_path)
+    record_attempt(tmp_path, first, facts={"settings": {"rank": 4}})
+    put(tmp_path, 10)
+    second = start(tmp_path)
+    record_attempt(tmp_path, second, facts={"settings": {"rank": 4}})
+
+    run = read_run(tmp_path)
+    assert (first.number, second.number) == (1, 2)
+    assert [attempt["resumed_from"] for attempt in run["attempts"]] == [None, "step-00000010"]
+    assert all(attempt["host"] and attempt["started"] for attempt in run["attempts"])
+    assert run["settings"] == {"rank": 4}
