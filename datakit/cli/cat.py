@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from datakit.cli import frame
 
-Dataset = Annotated[Path, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
 Key = Annotated[str, typer.Argument(metavar="KEY[.PART]", help="The sample, and its part where it has more than one.")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="JSON lines, a folder of files, or a URL of either.")]
 Destination = Annotated[
-    Path, typer.Argument(metavar="DEST", help="The dataset's directory; with splits, of all of them.")
+    str, typer.Argument(metavar="DEST", help="The dataset's directory; with splits, of all of them.")
 ]
 ShardSize = Annotated[str | None, typer.Option(metavar="SIZE", help="Aim for a shard's size.  [default: 64MiB]")]
 Layout = Annotated[

@@ -12,8 +12,8 @@ from datakit.cli import frame
 if TYPE_CHECKING:
     from datakit.pack.tokenize import TokenizeResult
 
-Dataset = Annotated[Path, typer.Argument(metavar="DATASET", help="A dataset whose samples have a part json.")]
-Destination = Annotated[Path, typer.Argument(metavar="DEST", help="Directory of the new dataset.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset whose samples have a part json.")]
+Destination = Annotated[str, typer.Argument(metavar="DEST", help="Directory of the new dataset.")]
 Model = Annotated[Path, typer.Option(metavar="DIR", help="Model directory with the tokenizer's files.")]
 SeqLen = Annotated[int | None, typer.Option(metavar="N", help="Longest sample in tokens.  [default: 2048]")]
 Template = Annotated[

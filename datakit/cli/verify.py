@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,7 @@ from datakit.cli import frame
 if TYPE_CHECKING:
     from datakit.pack.verify import VerifyReport
 
-Dataset = Annotated[Path, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Look at names, sizes and indexes only; read no shard.")]
 
 

@@ -17,6 +17,7 @@ from datakit.data.keys import split_name
 from datakit.data.manifest import Contents
 from datakit.data.shard import Row
 from datakit.errors import IntegrityError, NotFound, UsageError
+from datakit.pack.scan import local_directory
 from datakit.storage.commit import read_manifest
 from datakit.storage.disk import map_file
 
@@ -101,7 +102,7 @@ def inspect(dataset: str | Path, *, show: int = 3) -> Inspection:
     """
     import numpy as np
 
-    root = Path(dataset)
+    root = local_directory(dataset, verb="inspect")
     manifest = read_manifest(root)
     contents = manifest.contents
     sizes: dict[str, list[Any]] = {part: [] for part in contents.parts}
@@ -143,7 +144,7 @@ def cat(dataset: str | Path, key: str, *, part: str | None = None) -> bytes:
         UsageError: The sample has several parts and none was named.
         IntegrityError: The bytes are not what the index says.
     """
-    root = Path(dataset)
+    root = local_directory(dataset, verb="cat")
     contents = read_manifest(root).contents
     if part is None:
         key, after_dot = split_name(key)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
-from datakit.errors import InputError, NotFound
+from datakit.errors import InputError, NotFound, UsageError
 from datakit.pack.records import LineFile
 from datakit.storage import disk
 from datakit.storage.retry import Pace, PatientStore
@@ -101,7 +101,7 @@ def scan(
         files = _list_remote(store, prefix, src)
         requests = store.requests.total
     else:
-        files = _list_local(Path(src), fingerprints=fingerprints)
+        files = _list_local(Path(str(src).removeprefix("file://")), fingerprints=fingerprints)
     if not files:
         raise InputError(f"{src} is empty: it holds no files", subject=str(src))
     return Sources(str(src), _kind(files, input, src), tuple(sorted(files, key=lambda file: file.name)), requests)
@@ -150,6 +150,21 @@ def is_remote(src: str | Path) -> bool:
     return "://" in str(src) and not str(src).startswith("file://")
 
 
+def local_directory(place: str | Path, *, verb: str) -> Path:
+    """The path of a dataset for a verb that works on local ones.
+
+    Raises:
+        UsageError: It is in object storage; the hint says how to get at it.
+    """
+    if is_remote(place):
+        raise UsageError(
+            f"{verb} works on a local directory, not on {place}",
+            hint=f"First: datakit sync {place} DIRECTORY",
+            subject=str(place),
+        )
+    return Path(str(place).removeprefix("file://"))
+
+
 def _kind(files: list[SourceFile], wanted: str, src: str | Path) -> Literal["jsonl", "files"]:
     lines = [file.name for file in files if file.name.endswith(JSONL_SUFFIXES)]
     if wanted == "files" or (wanted == "auto" and not lines):
@@ -168,7 +183,6 @@ def _kind(files: list[SourceFile], wanted: str, src: str | Path) -> Literal["jso
 
 
 def _list_local(root: Path, *, fingerprints: bool) -> list[SourceFile]:
-    root = Path(str(root).removeprefix("file://"))
     if not root.exists():
         raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
     found: list[SourceFile] = []

@@ -29,6 +29,7 @@ from datakit.errors import InputError, IntegrityError, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.cut import check_name
 from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
+from datakit.pack.scan import local_directory
 from datakit.pack.tokenizer import Tokenizer
 from datakit.pack.writing import (
     BuiltShard,
@@ -144,8 +145,11 @@ def tokenize(
         Refused: The destination holds something else.
     """
     settings = settings or TokenizeSettings()
-    root, target = Path(dataset), Path(dest).absolute()
+    root = local_directory(dataset, verb="tokenize")
+    target = local_directory(dest, verb="tokenize").absolute()
     check_name(target.name)
+    if target == root.absolute():
+        raise UsageError(f"{dest} is the dataset that is read", hint="Name another destination", subject=str(dest))
     source = read_manifest(root)
     work = _Work(root, source, Tokenizer(model, template=settings.template), settings, target)
     if dry_run:

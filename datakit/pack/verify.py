@@ -24,6 +24,7 @@ from datakit.data.shard import BLOCK_BYTES, END, Part, Row, first_difference, he
 from datakit.errors import DatakitError, IntegrityError
 from datakit.events import OnEvent, Progress, ignore
 from datakit.pack.engines import cores
+from datakit.pack.scan import local_directory
 from datakit.storage.commit import read_manifest
 from datakit.storage.disk import TEMPORARY, map_file
 
@@ -109,10 +110,11 @@ def verify(dataset: str | Path, *, quick: bool = False, on_event: OnEvent = igno
 
     Raises:
         NotFound: There is no dataset.
+        UsageError: It is in object storage.
         InputError: It is a commit of something else.
         IntegrityError: The manifest contradicts itself. What is wrong with other files stands in the report.
     """
-    root = Path(dataset)
+    root = local_directory(dataset, verb="verify")
     manifest = read_manifest(root)
     contents = manifest.contents
     findings = list(_foreign(root, manifest))

@@ -1,0 +1,263 @@
+"""cli: pack, verify, inspect, cat and tokenize as people and scripts meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from datakit.data.manifest import Manifest
+from support.cli import datakit, datakit_process, environment, start
+from support.packing import raw_lines, samples_of, tree, write_lines, write_pairs
+from support.tokens import tiny_tokenizer
+
+
+@pytest.fixture
+def raw(clean_room: Path) -> Path:
+    """200 records in the current directory."""
+    return write_lines(clean_room / "raw.jsonl", raw_lines(200))
+
+
+def test_pack_says_what_it_did(raw: Path) -> None:
+    """People read one sentence and the datasets on stderr; stdout stays empty."""
+    answer = datakit("pack", "raw.jsonl", "ds", "--shard-size", "16KiB", "--split", "train=9", "--split", "dev=1")
+
+    assert (answer.code, answer.stdout) == (0, "")
+    assert "Packed 200 records into" in answer.stderr
+    assert "ds-train" in answer.stderr
+    assert "0 reused" in answer.stderr
+    assert len(samples_of(Path("ds/train"))) + len(samples_of(Path("ds/dev"))) == 200
+
+
+def test_pack_answers_in_json(raw: Path) -> None:
+    """Scripts read totals, and for each dataset its digests, which are those of the manifests."""
+    answer = datakit("pack", "raw.jsonl", "ds", "--json").json
+
+    result = answer["result"]
+    (dataset,) = result["datasets"]
+    manifest = Manifest.from_bytes(Path("ds/manifest.json").read_bytes())
+    assert answer["ok"]
+    assert (result["records"], result["samples"], result["requests"], result["written"]) == (200, 200, 0, True)
+    assert dataset["manifest_digest"] == manifest.digest
+    assert dataset["content_digest"] == manifest.contents.content_digest
+    assert dataset["layout_digest"] == manifest.contents.layout_digest
+
+
+def test_pack_tried_dry_changes_nothing(raw: Path) -> None:
+    """It says what it would do."""
+    answer = datakit("pack", "raw.jsonl", "ds", "--dry-run")
+
+    assert "Would pack 200 records into 1 shard of" in answer.stderr
+    assert [path.name for path in raw.parent.iterdir()] == ["raw.jsonl"]
+
+
+def test_flags_stand_over_the_settings_file(raw: Path) -> None:
+    """params.yaml names the splits and the size; a flag changes the one it names."""
+    Path("params.yaml").write_text("pack:\n  shard_size: 8KiB\n  splits: {train: 4, dev: 1}\n")
+
+    small = datakit("pack", "raw.jsonl", "small", "--json").json["result"]
+    large = datakit("pack", "raw.jsonl", "large", "--shard-size", "1MiB", "--json").json["result"]
+
+    assert [dataset["split"] for dataset in small["datasets"]] == ["train", "dev"]
+    assert small["shards"] > large["shards"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nowhere.jsonl", "ds"], 2, "nowhere.jsonl is not there"),
+        (["raw.jsonl", "ds", "--shard-size", "huge"], 2, "'huge' is not a size"),
+        (["raw.jsonl", "ds", "--layout", "random"], 2, "layout"),
+        (["raw.jsonl", "ds", "--split", "train"], 2, "--split train is not NAME=WEIGHT"),
+        (["raw.jsonl", "ds", "--split", "a=1", "--split", "a=2"], 2, "each name once"),
+        (["raw.jsonl", "ds", "--split", "a=-1"], 2, "not NAME=WEIGHT"),
+        (["raw.jsonl", "s3://bucket/ds"], 2, "not to s3://bucket/ds"),
+        (["raw.jsonl", "ds", "--workers", "0"], 2, "--workers must be 1 or more"),
+        (["bad.jsonl", "ds"], 1, "bad.jsonl:2 is not JSON"),
+        (["array.jsonl", "ds"], 1, "array.jsonl:1 is an array, not a JSON object"),
+        (["twice.jsonl", "ds"], 1, "1 duplicate key (a (twice.jsonl:1 and twice.jsonl:2))"),
+        (["empty.jsonl", "ds"], 1, "empty.jsonl is empty"),
+        (["raw.jsonl", "full"], 3, "full holds files that no manifest names"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence_and_leaves_nothing(raw: Path, words: list[str], code: int, said: str) -> None:
+    """The right exit code, a hint where there is one, no traceback, nothing half-made."""
+    write_lines(Path("bad.jsonl"), [b"{}", b"{"])
+    write_lines(Path("array.jsonl"), [b"[]"])
+    write_lines(Path("twice.jsonl"), [b'{"id": "a"}', b'{"id": "a"}'])
+    write_lines(Path("empty.jsonl"), [])
+    write_lines(Path("full/notes.txt"), [b"mine"])
+    before = tree(raw.parent)
+
+    answer = datakit("pack", *words)
+
+    assert answer.code == code
+    assert said in answer.stderr
+    assert answer.stderr.startswith("error: ")
+    assert "Traceback" not in answer.stderr
+    assert tree(raw.parent) == before
+    assert not Path("ds").exists()
+
+
+def test_a_full_disk_ends_with_5(raw: Path) -> None:
+    """As the system tells it, in a process of its own under a limit on the size of files."""
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))\n"
+        "from datakit.cli.main import main\n"
+        "sys.exit(main(['pack', 'raw.jsonl', 'ds']))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 5
+    assert done.stderr.startswith("error: no space to write")
+    assert [path.name for path in raw.parent.iterdir()] == ["raw.jsonl"]
+
+
+def test_ctrl_c_ends_with_130_and_one_line(clean_room: Path) -> None:
+    """No traceback from the command or its workers, nothing left of the dataset."""
+    write_lines(clean_room / "raw.jsonl", raw_lines(20_000))
+    process = start("pack", "raw.jsonl", "ds", "--shard-size", "64KiB", "--workers", "2", cwd=clean_room)
+    deadline = time.monotonic() + 60
+    while not list(clean_room.glob(".ds.tmp-*")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    os.killpg(process.pid, signal.SIGINT)
+    _stdout, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert stderr == "error: interrupted\n"
+    assert [path.name for path in clean_room.iterdir()] == ["raw.jsonl"]
+
+
+def test_verify_says_that_a_dataset_is_whole(raw: Path) -> None:
+    """On stdout, with what was checked; as JSON, the report."""
+    datakit("pack", "raw.jsonl", "ds", "--shard-size", "16KiB")
+
+    answer, quick = datakit("verify", "ds"), datakit("verify", "ds", "--quick", "--json").json
+
+    assert answer.code == 0
+    assert answer.stdout.startswith("ds is whole: 200 samples in")
+    assert "every byte checked" in answer.stdout
+    assert (quick["result"]["quick"], quick["result"]["findings"]) == (True, [])
+
+
+def test_verify_names_the_damage_and_ends_with_4(raw: Path) -> None:
+    """Each finding a line on stdout, the first as the error; as JSON with sample, part and byte."""
+    datakit("pack", "raw.jsonl", "ds", "--shard-size", "16KiB")
+    sample = samples_of(Path("ds"))[-1]
+    shard = next(path for path in Path("ds").glob("*.tar") if sample.parts["json"] in path.read_bytes())
+    data = bytearray(shard.read_bytes())
+    at = data.index(sample.parts["json"])
+    data[at] ^= 4
+    shard.write_bytes(data)
+
+    answer, told = datakit("verify", "ds"), datakit("verify", "ds", "--json").json
+
+    assert answer.code == 4
+    assert answer.stdout.startswith(f"{shard.name}: part json of sample {sample.key} (bytes {at} to")
+    assert answer.stderr.startswith(f"error: {shard.name}: part json of sample {sample.key}")
+    (finding,) = told["result"]["findings"]
+    assert (finding["file"], finding["sample"], finding["part"], finding["byte"]) == (
+        shard.name,
+        sample.key,
+        "json",
+        at,
+    )
+    assert (told["ok"], told["exit_code"], told["error"]["kind"]) == (False, 4, "IntegrityError")
+
+
+def test_inspect_shows_totals_sizes_and_samples(clean_room: Path) -> None:
+    """One page for people, everything for scripts."""
+    write_pairs(clean_room / "raw", 20)
+    datakit("pack", "raw", "ds")
+
+    answer, told = datakit("inspect", "ds", "--show", "2"), datakit("inspect", "ds", "--json").json["result"]
+
+    assert answer.code == 0
+    for words in ("samples          20", "part jpg: 20 samples", "below 128 B", "#", "SAMPLE", "/img-00"):
+        assert words in answer.stdout
+    assert (told["samples"], told["parts"]["jpg"]["samples"], len(told["first_samples"])) == (20, 20, 3)
+
+
+def test_cat_writes_the_bytes_as_they_are(clean_room: Path) -> None:
+    """No newline is added, nothing decoded; JSON describes instead."""
+    write_pairs(clean_room / "raw", 4)
+    datakit("pack", "raw", "ds")
+    script = [sys.executable, "-c", "import sys; from datakit.cli.main import main; sys.exit(main())"]
+
+    done = subprocess.run([*script, "cat", "ds", "1/img-0003.jpg"], env=environment(), capture_output=True, check=False)
+    told = datakit("cat", "ds", "1/img-0003.jpg", "--json").json
+
+    expected = (clean_room / "raw/1/img-0003.jpg").read_bytes()
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, b"")
+    assert told["result"] == {"dataset": "ds", "key": "1/img-0003.jpg", "bytes": len(expected)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cat", "ds", "nobody"], "has no sample 'nobody'"),
+        (["cat", "ds", "r00001.txt"], "has no part txt, it has json"),
+        (["cat", "nowhere", "a"], "nowhere is not there"),
+        (["verify", "."], "has no manifest.json"),
+        (["inspect", "s3://bucket/ds"], "inspect works on a local directory, not on s3://bucket/ds"),
+        (["verify", "s3://bucket/ds"], "verify works on a local directory"),
+        (["cat", "s3://bucket/ds", "a"], "cat works on a local directory"),
+        (["tokenize", "s3://bucket/ds", "tok", "--model", "m"], "tokenize works on a local directory"),
+        (["tokenize", "ds", "tok", "--model", "nowhere"], "nowhere is not a directory with a tokenizer"),
+        (["tokenize", "ds", "tok", "--model", "m", "--seq-len", "1"], "seq_len must be 2 or more"),
+        (["tokenize", "ds", "tok"], "--model"),
+    ],
+)
+def test_what_is_not_there_ends_with_2(raw: Path, words: list[str], said: str) -> None:
+    """A wrong place or name is wrong usage."""
+    datakit("pack", "raw.jsonl", "ds")
+
+    answer = datakit(*words)
+
+    assert answer.code == 2
+    assert said in answer.stderr
+
+
+def test_tokenize_says_what_it_made_of_the_records(clean_room: Path) -> None:
+    """Samples, tokens, learned tokens, what was cut; flag over file; JSON has the same numbers."""
+    record = {"messages": [{"role": "user", "content": "what " * 20}, {"role": "assistant", "content": "it is " * 40}]}
+    write_lines(clean_room / "raw.jsonl", [json.dumps({"id": n, **record}).encode() for n in range(5)])
+    tiny_tokenizer(clean_room / "model")
+    Path("params.yaml").write_text("tokenize:\n  seq_len: 2\n")
+    datakit("pack", "raw.jsonl", "ds")
+
+    dry = datakit("tokenize", "ds", "tok", "--model", "model", "--seq-len", "80", "--dry-run")
+    answer = datakit("tokenize", "ds", "tok", "--model", "model", "--seq-len", "80")
+    told = datakit("tokenize", "ds", "tok", "--model", "model", "--seq-len", "80", "--json").json
+
+    assert "Would tokenize 5 samples into 400 tokens" in dry.stderr
+    assert answer.code == 0
+    assert "Tokenized 5 samples into 400 tokens" in answer.stderr
+    assert "caution: 5 of 5 samples were cut to 80 tokens" in answer.stderr
+    assert (told["result"]["tokens"], told["result"]["truncated"], told["result"]["reused"]) == (400, 5, 1)
+    assert told["cautions"][0]["message"] == "5 of 5 samples were cut to 80 tokens"
+
+
+def test_commands_leave_each_others_datasets_alone(raw: Path) -> None:
+    """Tokens are not written over records."""
+    tiny_tokenizer(raw.parent / "model")
+    write_lines(raw, [b'{"id": "a", "text": "it is"}'])
+    datakit("pack", "raw.jsonl", "ds")
+    before = tree(Path("ds"))
+
+    answer = datakit_process("tokenize", "ds", "ds", "--model", "model")
+
+    assert answer.code == 2
+    assert "ds is the dataset that is read" in answer.stderr
+    assert tree(Path("ds")) == before

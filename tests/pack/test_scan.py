@@ -1,0 +1,228 @@
+"""pack/scan: what a source holds, deterministically, local or in a store, with requests counted."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datakit import InputError, NotFound, Refused
+from datakit.pack.build import pack
+from datakit.pack.scan import Sources, fetched, is_remote, scan
+from datakit.storage.store import open_location
+from support.packing import raw_lines, small_pack, tree, write_lines, write_pairs
+from support.s3server import S3Server, serving
+
+
+def names(sources: Sources) -> list[str]:
+    """Names of the files."""
+    return [file.name for file in sources.files]
+
+
+def test_a_folder_is_listed_by_name_with_sizes_and_md5s(tmp_path: Path) -> None:
+    """Sorted, folders with `/`, hidden files left out."""
+    write_pairs(tmp_path / "raw", 4)
+    (tmp_path / "raw" / ".hidden").write_bytes(b"x")
+    (tmp_path / "raw" / ".git").mkdir()
+    (tmp_path / "raw" / ".git" / "config.txt").write_bytes(b"x")
+
+    sources = scan(tmp_path / "raw")
+
+    files = {
+        path.relative_to(tmp_path / "raw").as_posix(): path.read_bytes() for path in (tmp_path / "raw").rglob("*.j*")
+    }
+    assert names(sources) == sorted(files)
+    assert [file.bytes for file in sources.files] == [len(files[name]) for name in sorted(files)]
+    assert [file.fingerprint for file in sources.files] == [hashlib.md5(files[n]).hexdigest() for n in sorted(files)]
+    assert (sources.kind, sources.requests) == ("files", 0)
+    assert sources.total_bytes == sum(map(len, files.values()))
+
+
+def test_a_listing_is_the_same_bytes_wherever_the_files_lie(tmp_path: Path) -> None:
+    """So it can be kept beside a dataset and compared; one changed byte shows."""
+    for name in ("a", "b"):
+        write_lines(tmp_path / name / "x" / "raw.jsonl", raw_lines(3))
+
+    one, other = (scan(tmp_path / name / "x").to_bytes() for name in ("a", "b"))
+    write_lines(tmp_path / "b" / "x" / "raw.jsonl", raw_lines(3, edit={0: "z"}))
+
+    assert one == other
+    assert one != scan(tmp_path / "b" / "x").to_bytes()
+    assert json.loads(one)["files"][0]["name"] == "raw.jsonl"
+    assert one.endswith(b"}\n")
+
+
+def test_without_fingerprints_no_file_is_read(tmp_path: Path) -> None:
+    """A file that nobody may read is listed all the same."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(3))
+
+    sources = scan(raw, fingerprints=False)
+
+    assert sources.files[0].fingerprint is None
+    assert sources.files[0].bytes == raw.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["a.jsonl"], "jsonl"),
+        (["a.jsonl", "b.jsonl.gz", "c.ndjson"], "jsonl"),
+        (["a.json", "a.jpg"], "files"),
+        (["a.json"], "files"),
+    ],
+)
+def test_the_kind_of_input_follows_from_the_names(tmp_path: Path, files: list[str], kind: str) -> None:
+    """Only JSON lines: lines. None: files."""
+    for name in files:
+        (tmp_path / name).write_bytes(b"{}")
+
+    assert scan(tmp_path).kind == kind
+
+
+def test_a_mix_is_not_guessed_at(tmp_path: Path) -> None:
+    """A README beside JSON lines would be packed as a sample, or the lines as a file: say which."""
+    write_lines(tmp_path / "raw" / "a.jsonl", raw_lines(2))
+    write_lines(tmp_path / "raw" / "notes.txt", [b"notes"])
+
+    with pytest.raises(InputError, match=r"holds JSON lines \(a\.jsonl\) and other files \(notes\.txt\)"):
+        scan(tmp_path / "raw")
+    with pytest.raises(InputError, match=r"holds JSON lines"):
+        scan(tmp_path / "raw", input="jsonl")
+    with pytest.raises(InputError, match=r"holds no JSON lines, but notes\.txt"):
+        scan(tmp_path / "raw" / "notes.txt", input="jsonl")
+    assert scan(tmp_path / "raw", input="files").kind == "files"
+
+
+def test_a_single_file_is_a_source(tmp_path: Path) -> None:
+    """By path, or by a file URL."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(2))
+
+    assert names(scan(raw)) == names(scan(f"file://{raw}")) == ["raw.jsonl"]
+
+
+def test_links_to_folders_are_refused_and_links_to_files_read(tmp_path: Path) -> None:
+    """A link to a folder may lead out of the tree or in a circle; DVC lays files down as links."""
+    write_lines(tmp_path / "cache" / "0a1b", raw_lines(2))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.jsonl").symlink_to(tmp_path / "cache" / "0a1b")
+
+    assert names(scan(tmp_path / "raw")) == ["a.jsonl"]
+    (tmp_path / "raw" / "more").symlink_to(tmp_path / "cache")
+    with pytest.raises(InputError, match="raw/more is neither a file nor a folder of its own"):
+        scan(tmp_path / "raw")
+
+
+def test_a_damaged_gzip_is_named(tmp_path: Path) -> None:
+    """Cut short, or no gzip at all: an input error with the file's name, and the spool is gone."""
+    whole = gzip.compress(b"\n".join(raw_lines(50)))
+
+    for data in (whole[:-9], whole[: len(whole) // 2], b"plain", whole[:-8] + b"\0" * 8):
+        (tmp_path / "raw.jsonl.gz").write_bytes(data)
+        with (
+            pytest.raises(InputError, match=r"raw\.jsonl\.gz is not a whole gzip file"),
+            fetched(scan(tmp_path / "raw.jsonl.gz"), tmp_path / "spool"),
+        ):
+            pass
+        assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize(
+    ("src", "remote"),
+    [("s3://b/x", True), ("mine://x", True), ("file:///x", False), ("a/b", False), (Path("a"), False)],
+)
+def test_a_url_of_a_store_is_told_from_a_path(src: str | Path, remote: bool) -> None:
+    """By its scheme."""
+    assert is_remote(src) == remote
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    """An S3 server."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """An empty bucket, and an environment that leads to it."""
+    for name, value in server.env.items():
+        monkeypatch.setenv(name, value)
+    return server.make_bucket("b" + hashlib.md5(request.node.name.encode()).hexdigest()[:12])
+
+
+def put(bucket: str, objects: dict[str, bytes]) -> None:
+    """Put objects into a bucket."""
+    store = open_location(bucket).store
+    for key, data in objects.items():
+        store.write(key, data)
+
+
+def test_lines_in_a_store_pack_like_local_ones(tmp_path: Path, bucket: str) -> None:
+    """The same bytes come out, requests are counted (one to list, one an object), the spool is gone."""
+    lines = raw_lines(60)
+    put(bucket, {"raw/a.jsonl": b"\n".join(lines[:20]), "raw/b.jsonl.gz": gzip.compress(b"\n".join(lines[20:]))})
+    put(bucket, {"raw/": b"", "rawer/c.jsonl": b"{}", "raw/.marker": b"x"})
+    write_lines(tmp_path / "raw.jsonl", lines)
+
+    result = pack(f"{bucket}/raw", tmp_path / "remote" / "ds")
+    pack(tmp_path / "raw.jsonl", tmp_path / "local" / "ds")
+
+    assert tree(tmp_path / "remote") == tree(tmp_path / "local")
+    assert (result.records, result.requests) == (60, 3)
+
+
+def test_files_in_a_store_pack_like_local_ones(tmp_path: Path, bucket: str) -> None:
+    """Keys are names below the prefix."""
+    raw = write_pairs(tmp_path / "raw", 10)
+    put(bucket, {f"deep/er/{path.relative_to(raw)}": path.read_bytes() for path in raw.rglob("*.j*")})
+
+    result = small_pack(f"{bucket}/deep/er/", tmp_path / "remote" / "ds")  # type: ignore[arg-type]  # a URL
+    small_pack(raw, tmp_path / "local" / "ds")
+
+    assert tree(tmp_path / "remote") == tree(tmp_path / "local")
+    assert result.requests == 21
+
+
+def test_one_object_is_a_source(tmp_path: Path, bucket: str) -> None:
+    """Its listing is empty, so it is asked for by name: list, head, get."""
+    put(bucket, {"raw/a.jsonl": b"\n".join(raw_lines(5)), "raw/b.jsonl": b"{}"})
+
+    result = pack(f"{bucket}/raw/a.jsonl", tmp_path / "ds")
+
+    assert (result.records, result.requests) == (5, 3)
+
+
+def test_fingerprints_of_objects_are_their_etags(bucket: str) -> None:
+    """Given by the listing, without a request of their own."""
+    put(bucket, {"raw/a.jsonl": b"{}"})
+
+    sources = scan(f"{bucket}/raw")
+
+    assert sources.requests == 1
+    assert hashlib.md5(b"{}").hexdigest() in str(sources.files[0].fingerprint)
+
+
+def test_what_is_not_in_the_store_is_not_found(tmp_path: Path, bucket: str) -> None:
+    """No such prefix, no such bucket: a sentence, and nothing is made."""
+    with pytest.raises(NotFound, match="there is nothing at"):
+        pack(f"{bucket}/nowhere", tmp_path / "ds")
+    with pytest.raises(NotFound, match="does not exist"):
+        pack("s3://no-such-bucket-here/raw", tmp_path / "ds")
+    with pytest.raises(InputError, match="is empty: it holds no files"):
+        pack(bucket, tmp_path / "ds")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_object_that_changes_in_between_is_refused(tmp_path: Path, bucket: str) -> None:
+    """Each is read in the version that was listed."""
+    put(bucket, {"raw/a.jsonl": b'{"id": 1}'})
+    sources = scan(f"{bucket}/raw")
+    put(bucket, {"raw/a.jsonl": b'{"id": 2}'})
+
+    with pytest.raises(Refused), fetched(sources, tmp_path / "spool"):
+        pass
+    assert list(tmp_path.iterdir()) == []
