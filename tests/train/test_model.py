@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from datakit import InputError, IntegrityError, NotFound, open_dataset
+from datakit import InputError, IntegrityError, MissingExtra, NotFound, open_dataset
 from datakit.storage.commit import commit
 from datakit.train.batch import IGNORED, Collate
 from datakit.train.model import (
@@ -25,6 +27,7 @@ from datakit.train.model import (
     trainable,
 )
 from datakit.train.recipe import Recipe
+from support.cli import environment
 from support.tiny import tiny_model
 
 CPU = torch.device("cpu")
@@ -196,3 +199,33 @@ def test_auto_precision_is_what_suits_the_device() -> None:
     assert chosen_precision("auto", CPU) == "fp32"
     assert chosen_precision("auto", torch.device("cuda")) == "bf16"
     assert chosen_precision("bf16", CPU) == "bf16"
+
+
+@pytest.mark.parametrize("library", ["transformers", "peft"])
+def test_a_missing_library_says_which_extra_brings_it(
+    base_dir: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the door where it is needed, with the pip command."""
+    model = base_model(base_dir)
+    needs = {"transformers": lambda: base_model(base_dir), "peft": lambda: attach_adapter(model, RECIPE)}
+    monkeypatch.setitem(sys.modules, library, None)
+
+    with pytest.raises(MissingExtra, match=rf"{library} is not installed. pip install 'datakit\[train\]'"):
+        needs[library]()
+
+
+@pytest.mark.parametrize("library", ["torch", "safetensors.torch"])
+def test_a_missing_torch_is_one_sentence_of_the_command(library: str) -> None:
+    """`datakit train` on a machine without the extra ends with exit code 1 and the pip command, without a traceback."""
+    code = (
+        "import sys; sys.modules[sys.argv[1]] = None; from datakit.cli.main import main;"
+        "sys.exit(main(['train', 'data', '--model', 'base', '--output', 'run']))"
+    )
+
+    out = subprocess.run(
+        [sys.executable, "-c", code, library], capture_output=True, text=True, env=environment(), check=False
+    )
+
+    assert out.returncode == 1
+    assert "pip install 'datakit[train]'" in out.stderr
+    assert "Traceback" not in out.stderr
