@@ -288,7 +288,7 @@ class _Training:
         )
         self.saved.append(path.name)
         self.upload.offer(path)
-        prune(path.parent, keep=self.recipe.keep, may_go=self.upload.may_go)
+        prune(path.parent, keep=self.recipe.keep, may_go=self.upload.may_go, quick=True)
         stall_s = time.perf_counter() - began
         self.totals.save_stall_s += stall_s
         self.on_event(Note(f"committed {path.name}" + ("" if self.loss is None else f", loss {self.loss:.4f}")))

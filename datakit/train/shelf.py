@@ -113,13 +113,17 @@ def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:
     return aside
 
 
-def prunable(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
+def prunable(
+    directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True, quick: bool = False
+) -> list[Path]:
     """Checkpoints that may be removed: older than the newest `keep` valid ones, and allowed by `may_go`.
 
     Args:
         directory: Where checkpoints lie.
         keep: Valid ones that stay, at least 1.
         may_go: Whether the one of this name may be removed, as far as colder tiers are concerned.
+        quick: Compare sizes only. For who has just committed the newest one: its bytes are known, and reading them
+            again at every save would keep training waiting.
     """
     found = checkpoints(directory)
     left, oldest_kept = max(1, keep), None
@@ -127,7 +131,7 @@ def prunable(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lamb
         if left == 0:
             break
         try:
-            verify_commit(path)
+            verify_commit(path, quick=quick)
         except DatakitError:
             continue
         left, oldest_kept = left - 1, path
@@ -136,9 +140,11 @@ def prunable(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lamb
     return [path for path in found if path < oldest_kept and may_go(path.name)]
 
 
-def prune(directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True) -> list[Path]:
-    """Remove what `prunable` names, and say what it was."""
-    gone = prunable(directory, keep=keep, may_go=may_go)
+def prune(
+    directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True, quick: bool = False
+) -> list[Path]:
+    """Remove what `prunable` names, and say what it was; arguments are the same."""
+    gone = prunable(directory, keep=keep, may_go=may_go, quick=quick)
     for path in gone:
         with disk.at_door(path):
             # without its manifest it is no commit any more, at whatever moment this is killed

@@ -100,6 +100,20 @@ def test_the_last_good_one_is_never_dropped(tmp_path: Path, keep: int) -> None:
     assert verify_commit(tmp_path / "checkpoints" / "step-00000010")
 
 
+def test_a_quick_prune_compares_sizes_only(tmp_path: Path) -> None:
+    """Training does not wait for reading; one that lacks a file, or has another size, counts for nothing even so."""
+    for step in (10, 20, 30, 40):
+        put(tmp_path, step)
+    damage(tmp_path / "checkpoints" / "step-00000030")
+    (tmp_path / "checkpoints" / "step-00000020" / "state.json").write_bytes(b"longer")
+
+    quick = prunable(tmp_path / "checkpoints", keep=2, quick=True)
+    whole = prunable(tmp_path / "checkpoints", keep=2)
+
+    assert names(quick) == [10, 20]
+    assert names(whole) == []
+
+
 def test_nothing_is_dropped_that_write_back_still_needs(tmp_path: Path) -> None:
     """Staged and uploading ones stay; verified ones go; a failed one goes once a newer one is verified."""
     for step in range(10, 70, 10):
