@@ -124,7 +124,10 @@ class Partial:
             try:
                 disk.preallocate(self._descriptor, self.fetch.bytes)
             except OSError:
-                self.discard()  # with nothing in it, or not enough room for it: what is here would only fill the disk
+                if here:
+                    self.close()
+                else:
+                    self.discard()  # an empty file of great size would only fill the disk
                 raise
             fresh = not here
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_TRUNC if fresh else 0)
