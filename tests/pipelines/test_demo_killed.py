@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import shutil
 import subprocess
 import time
@@ -11,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.checkout import adapter_bytes, demo_environment, make_checkout, run_demo
+from support.checkout import adapter_bytes, demo_environment, make_checkout, run_demo, start_demo
 
 STEPS = 400
 MAKEFILE = "demo:\n\t@python pipelines/demo.py\n"
@@ -76,6 +78,7 @@ def kill_after(checkout: Path, pick: Pick, *, step: int) -> str:
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(1200)
 def test_kill_9_of_anyone_ends_with_the_same_adapter(tmp_path: Path) -> None:
     """Trainer, DVC, the demo and make are killed one after the other; each next run goes on from the last commit."""
     undisturbed = prepared(tmp_path / "undisturbed" / "datakit")
@@ -92,6 +95,7 @@ def test_kill_9_of_anyone_ends_with_the_same_adapter(tmp_path: Path) -> None:
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(1200)
 def test_a_run_directory_that_is_lost_comes_back_from_the_bucket(tmp_path: Path) -> None:
     """A killed machine's disk is gone: the checkpoint that was written back is fetched, and the adapter is the same."""
     undisturbed = prepared(tmp_path / "undisturbed" / "datakit")
@@ -104,6 +108,28 @@ def test_a_run_directory_that_is_lost_comes_back_from_the_bucket(tmp_path: Path)
 
     assert "s3://" in next(line for line in said.splitlines() if "resuming after step" in line)
     assert adapter_bytes(killed) == adapter_bytes(undisturbed)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1200)
+def test_kill_9_of_anyone_at_any_moment_blocks_nothing(tmp_path: Path) -> None:
+    """Any process, at any moment of any stage: the next run always goes on, and the adapter is that of a quiet run."""
+    quiet = make_checkout(tmp_path / "quiet" / "datakit")
+    killed = make_checkout(tmp_path / "killed" / "datakit")
+    chance = random.Random(20261130)
+
+    run_demo(quiet)
+    for _ in range(12):
+        with start_demo(killed) as process:
+            time.sleep(chance.uniform(0.3, 12.0))
+            everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                chance.choice(everyone).kill()
+            process.communicate()
+        psutil.wait_procs(everyone, timeout=60)
+    run_demo(killed)
+
+    assert adapter_bytes(killed) == adapter_bytes(quiet)
 
 
 def test_what_a_killed_dvc_leaves_is_mended(tmp_path: Path, pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
