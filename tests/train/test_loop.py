@@ -138,16 +138,18 @@ def test_killed_at_random_moments_and_started_again_is_bitwise_equal(
 
 
 def test_killed_in_every_attempt_it_still_arrives(killer: Killer, undisturbed: tuple[Path, Outcome]) -> None:
-    """Resumed, killed, resumed, killed: the second and third resume, in later epochs, are as exact as the first."""
-    outcome = killer.go(kill_at=60)
+    """Resumed, killed, resumed, killed: the second resume, in a later epoch, is as exact as the first."""
+    # enough for one save in each attempt, so that each gets further than the one before
+    at = undisturbed[1].operations * 45 // 100
+    outcome = killer.go(kill_at=at)
     attempts = 1
-    while outcome.code != 0:
+    while outcome.code != 0 and attempts < 20:
         assert outcome.code == -signal.SIGKILL, outcome
-        outcome = killer.go(kill_at=60)
+        outcome = killer.go(kill_at=at)
         attempts += 1
 
     check_equal(killer.run, undisturbed, outcome)
-    assert attempts >= 4
+    assert attempts >= 3
     assert outcome.result["attempt"] == attempts == len(json.loads((killer.run / "run.json").read_bytes())["attempts"])
 
 
