@@ -44,6 +44,8 @@ $(STAMP):
 	@rm -f .venv/.locked-*
 	@$(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements.lock
+	@# torch's build for a CPU asks for nothing more, its build for GPUs for CUDA libraries, which the lock cannot know
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock torch
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# pip compiles on one core; some packages ship test files that are not meant to compile
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
