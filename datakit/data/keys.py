@@ -11,6 +11,7 @@ the skipping of `__x__` are what webdataset 1.0 and datasets 4 do; BLAKE2b is RF
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 
@@ -103,7 +104,15 @@ def ustar_name(key: str, part: str) -> tuple[bytes, bytes]:
     return name[:cut], name[cut + 1 :]
 
 
+_ORDINARY = re.compile(r"[A-Za-z0-9-][A-Za-z0-9 _-]*(?:/[A-Za-z0-9-][A-Za-z0-9 _-]*)*")
+"""Keys that break no rule, as most look: told by one match, where the rules take ten times as long."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
 def _broken_rule_of_key(key: str) -> str | None:
+    if _ORDINARY.fullmatch(key):
+        return None
     steps = key.split("/")
     if "." in steps[-1]:
         return "readers cut a name at its first dot, so a key has none after its last slash"
@@ -125,7 +134,7 @@ def _broken_rule_of_part(part: str) -> str | None:
 
 
 def _broken_rule_of_text(text: str) -> str | None:
-    if any(character < " " or character == "\x7f" for character in text):
+    if _CONTROL.search(text):
         return "it has a control character"
     try:
         text.encode()

@@ -117,7 +117,7 @@ class ShardBuilder:
     """Turn samples into a shard.
 
     Args:
-        write: Takes the shard's bytes, piece by piece.
+        write: Takes the shard's bytes, sample by sample.
 
     Example:
         >>> pieces: list[bytes] = []
@@ -144,15 +144,15 @@ class ShardBuilder:
         self._check(key, names)
         headers = [header(key, part, len(parts[part])) for part in names]
         places: dict[str, Part] = {}
+        pieces: list[bytes] = []
         for part, head in zip(names, headers, strict=True):
             data = parts[part]
             size = len(data)
-            self._write(head)
-            self._write(data)
-            if padding := _PADDING[size % BLOCK_BYTES]:
-                self._write(padding)
+            padding = _PADDING[size % BLOCK_BYTES]
+            pieces += head, data, padding
             places[part] = Part(self._end + BLOCK_BYTES, size, crc32c(data))
             self._end += BLOCK_BYTES + size + len(padding)
+        self._write(b"".join(pieces))
         row = Row(key, sample_digest(parts), places, sample.tokens, sample.source)
         self._rows.append(row)
         return row

@@ -182,13 +182,12 @@ class _Task:
     path: Path
     dataset: str
     batch: Batch
-    shard_bytes: int
 
 
 def build_shard(task: _Task) -> BuiltShard:
     """Build one planned shard; its bytes follow from the records' bytes alone."""
     with disk.at_door(task.path):
-        return write_shard(task.path, task.batch.samples(), dataset=task.dataset, expected_bytes=task.shard_bytes)
+        return write_shard(task.path, task.batch.samples(), dataset=task.dataset)
 
 
 def _execute(
@@ -203,7 +202,7 @@ def _execute(
             stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
         kept = [_reusable(staging.previous, split) for staging, split in zip(stagings, splits, strict=True)]
         tasks = [
-            _Task(_shard_path(staging, ordinal), split.dataset, shard.batch, shard.shard_bytes)
+            _Task(_shard_path(staging, ordinal), split.dataset, shard.batch)
             for staging, split, old in zip(stagings, splits, kept, strict=True)
             for ordinal, shard in enumerate(split.shards)
             if ordinal not in old

@@ -219,7 +219,7 @@ class _Work:
         if not samples:
             return _Origin(source, None, **counts), None
         if staging is None:
-            built, _data, _index = make_shard(samples, dataset=self.target.name)
+            built, _index = make_shard(samples, dataset=self.target.name, write=len)
         else:
             path = staging.path / f"shard-{ordinal:06d}"
             built = write_shard(path, samples, dataset=self.target.name)

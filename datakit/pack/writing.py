@@ -1,27 +1,32 @@
 """writing: one shard and its index onto the disk, and the description of a dataset made of many.
 
-One pass over the bytes gives everything that is recorded of them: part checksums and sample digests while a shard is
-put together in memory, then its sha256, md5 and crc32c over the whole. A shard is written under a temporary name,
-because its final name follows from its bytes. What it does not do: commit (that is `storage/commit`, which takes the
-files over).
+One pass over the bytes gives everything that is recorded of them: part checksums and sample digests, and sha256, md5
+and crc32c of the whole. A shard streams through a quarter of a MiB of memory, so its size costs none. It is written
+under a temporary name, because its final name follows from its bytes. What it does not do: commit (that is
+`storage/commit`, which takes the files over).
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datakit.data.digest import Buffer, FileEntry, entry_of
+from datakit.data.digest import Digester, FileEntry, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.shard import Row, Sample, ShardBuilder
 from datakit.errors import NotFound
 from datakit.storage.commit import Staging, read_manifest
 from datakit.storage.disk import at_door, map_file
+
+WRITE_BYTES = 256 * 2**10
+"""Bytes joined, digested and written at once, while they are in the cache: 0.9 GB took 0.25 s of CPU in writes of this
+size and 1.2 s to 2 s in one write a shard (Linux 6.18, ext4, 2026-11-30)."""
 
 NAME_DIGITS = 8
 """Hex digits of a shard's sha256 in its name; two shards of one dataset that share them are refused by name."""
@@ -76,48 +81,60 @@ class Standing:
 
 
 def make_shard(
-    samples: Iterable[Sample], *, dataset: str, expected_bytes: int = 0
-) -> tuple[BuiltShard, memoryview, bytes]:
-    """A shard's entries and totals, its bytes, and the bytes of its index; nothing is written.
+    samples: Iterable[Sample], *, dataset: str, write: Callable[[bytes], object]
+) -> tuple[BuiltShard, bytes]:
+    """Put a shard together, and give its entries and totals, and the bytes of its index.
 
     Args:
         samples: The samples, in order.
         dataset: The dataset's name, for the shard's name.
-        expected_bytes: Bytes that the shard will have, where that is known: room is made for them at once.
+        write: Takes the shard's bytes, about 256 KiB at a time.
 
     Raises:
         InputError: A sample cannot be in a shard.
     """
-    data = bytearray(expected_bytes)  # zeros cost nothing until they are touched
-    end = 0
+    digester = Digester()
+    pieces: list[bytes] = []
+    held = 0
 
-    def write(piece: bytes) -> None:
-        nonlocal end
-        # beyond the expected end the slice is empty, and this appends
-        data[end : end + len(piece)] = piece
-        end += len(piece)
+    def hold(piece: bytes) -> None:
+        nonlocal held
+        pieces.append(piece)
+        held += len(piece)
+        if held >= WRITE_BYTES:
+            release()
 
-    builder = ShardBuilder(write)
+    def release() -> None:
+        nonlocal held
+        chunk = b"".join(pieces)
+        pieces.clear()
+        held = 0
+        digester.update(chunk)
+        write(chunk)
+
+    builder = ShardBuilder(hold)
     for sample in samples:
         builder.add(sample)
     rows = builder.finish()
-    view = memoryview(data)[:end]
-    shard = entry_of("", view)
+    release()
+    shard = digester.finish("")
     name = f"{dataset}-{shard.sha256[:NAME_DIGITS]}.tar"
     index = Index.from_rows(rows).to_bytes()
-    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows)), view, index
+    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows)), index
 
 
-def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str, expected_bytes: int = 0) -> BuiltShard:
+def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
     """Write a shard to `path`, a name that is free, and its index beside it; `sync_shard` puts them onto the disk.
 
     Raises:
         InputError: A sample cannot be in a shard.
         NoSpace: The disk is full.
     """
-    built, data, index = make_shard(samples, dataset=dataset, expected_bytes=expected_bytes)
-    _write(path, data)
-    _write(Path(index_name(str(path))), index)
+    with at_door(path):
+        with open(path, "xb", buffering=0) as file:
+            built, index = make_shard(samples, dataset=dataset, write=lambda data: _write_all(file, data))
+        with open(index_name(str(path)), "xb", buffering=0) as file:
+            _write_all(file, index)
     return built
 
 
@@ -185,8 +202,7 @@ def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Conten
     )
 
 
-def _write(path: Path, data: Buffer) -> None:
-    with at_door(path), open(path, "xb", buffering=0) as file:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
