@@ -25,9 +25,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tie import die_with_parent
-
 from datakit.storage.disk import sweep, write_atomic
+from tie import die_with_parent
 
 BUCKET = "datakit-demo"
 FOLDER = Path(".demo/bucket")

@@ -18,12 +18,11 @@ from pathlib import Path
 
 from bucket import BUCKET, FOLDER, open_bucket
 from corpus import write_corpus
+from datakit.errors import DatakitError
+from datakit.storage.disk import exclusive
 from mend import MARK, ROOT, end_left_over, mend_dvc
 from summary import print_summary
 from tie import die_with_parent
-
-from datakit.errors import DatakitError
-from datakit.storage.disk import exclusive
 
 
 def run(*command: str, environment: dict[str, str]) -> int:

@@ -11,10 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from datakit.train.evaluate import answer, evaluate
 from metrics import write_metrics
 from tie import die_with_parent
-
-from datakit.train.evaluate import answer, evaluate
 
 BASE, ADAPTER, HELD_OUT = Path("models/base"), Path("models/adapter"), Path("data/tier/held-out")
 QUESTION = "What is AI?"

@@ -14,10 +14,9 @@ import json
 import sys
 from pathlib import Path
 
-from scan import versions
-
 from datakit.settings import load
 from datakit.storage.commit import read_manifest
+from scan import versions
 
 BASE = Path("models/base")
 

@@ -12,12 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from metrics import receipt
-
 from datakit.console import format_facts
 from datakit.storage.commit import read_manifest
 from datakit.units import format_bytes, format_count
 from datakit.version.lineage import read_lineage
+from metrics import receipt
 
 ADAPTER = Path("models/adapter")
 SPLITS = ("train", "held-out")

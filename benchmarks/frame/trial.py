@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import peers
-
 from frame import machine
 from frame.claim import Arm, Bench, BenchError, Claim, Stage, Truth, Work
 from frame.result import ArmResult, Result, Run

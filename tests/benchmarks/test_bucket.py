@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
+
 from frame import bucket
 from frame.claim import Bench, BenchError, Work
 

@@ -7,10 +7,11 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 import download
 import pack
 import peers
-import pytest
 import read
 import run
 from frame import trial

@@ -6,9 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from frame.payload import TruthTaker, blobs, pairs, truth_of_files
 from hypothesis import given
 from hypothesis import strategies as st
+
+from frame.payload import TruthTaker, blobs, pairs, truth_of_files
 
 
 def test_pairs_are_the_same_bytes_everywhere(tmp_path: Path) -> None:

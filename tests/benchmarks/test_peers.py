@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import peers
 import pytest
+
+import peers
 from frame.claim import Bench, BenchError
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 import render
 from frame.claim import BenchError, Goal
 from frame.result import read_all

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from frame.claim import BenchError, Goal, Truth
 from frame.result import ArmResult, Result, Run, Spread, read_all, write
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 import run
 from frame.claim import Bench, Claim
 from frame.result import read_all

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from frame import machine, trial
 from frame.claim import Arm, Bench, BenchError, Claim, Truth, Work
 
