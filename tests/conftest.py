@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ settings.register_profile(
     "house", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("house")
+
+# a shell starts what runs in its background with SIGINT ignored, and children inherit that: Ctrl-C would prove nothing
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FOREIGN = ("AWS_", "DATAKIT_", "DVC_", "GOOGLE_", "AZURE_", "HF_", "S3_")
 _NAMES = (
