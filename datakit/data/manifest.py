@@ -13,6 +13,7 @@ not attackers: those are kept out by each member's sha256. The layout digest ans
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -173,9 +174,9 @@ class Manifest:
         Raises:
             IntegrityError: There is none.
         """
-        for entry in self.members:
-            if entry.name == name:
-                return entry
+        at = bisect_left(self.members, name, key=lambda entry: entry.name)  # they are sorted, and may be many
+        if at < len(self.members) and self.members[at].name == name:
+            return self.members[at]
         raise IntegrityError(f"the manifest of {self.name} has no member {name}", subject=name)
 
     @property
@@ -202,6 +203,12 @@ class Manifest:
         if layout != contents.layout_digest:
             raise IntegrityError(
                 f"the manifest of {self.name} says layout digest {contents.layout_digest}, its members give {layout}",
+                subject=self.name,
+            )
+        samples = sum(shard.samples for shard in contents.shards)
+        if samples != contents.samples:
+            raise IntegrityError(
+                f"the manifest of {self.name} says {contents.samples} samples, its shards have {samples}",
                 subject=self.name,
             )
         return contents

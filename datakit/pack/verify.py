@@ -19,12 +19,13 @@ from pathlib import Path
 
 from datakit.data.digest import PART_BYTES, FileEntry, crc32c
 from datakit.data.index import Index
-from datakit.data.manifest import MANIFEST_NAME, Manifest, ShardEntry, content_digest, content_term
+from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest
 from datakit.data.shard import BLOCK_BYTES, END, Part, Row, first_difference, header, members
 from datakit.errors import DatakitError, IntegrityError
 from datakit.events import OnEvent, Progress, ignore
 from datakit.pack.engines import cores
 from datakit.pack.scan import local_directory
+from datakit.pack.writing import Totals
 from datakit.storage.commit import read_manifest
 from datakit.storage.disk import TEMPORARY, map_file
 
@@ -96,7 +97,7 @@ class VerifyReport:
 @dataclass(frozen=True, slots=True)
 class _Checked:
     findings: tuple[Finding, ...]
-    terms: int
+    totals: Totals | None  # None where the index is lost
     checked_bytes: int
 
 
@@ -118,18 +119,28 @@ def verify(dataset: str | Path, *, quick: bool = False, on_event: OnEvent = igno
     manifest = read_manifest(root)
     contents = manifest.contents
     findings = list(_foreign(root, manifest))
-    terms, checked = 0, 0
+    totals, checked = [], 0
     with ThreadPoolExecutor(cores()) as pool:
         for result in pool.map(lambda shard: _check_shard(root, manifest, shard, quick=quick), contents.shards):
             findings += result.findings
-            terms += result.terms
+            totals += [result.totals] if result.totals is not None else []
             checked += result.checked_bytes
             on_event(Progress("verify", checked, None if quick else manifest.total_bytes, "B"))
-    digest = content_digest([terms])
-    if not findings and digest != contents.content_digest:
-        problem = f"its samples have the content digest {digest}, it says {contents.content_digest}"
-        findings.append(Finding(MANIFEST_NAME, problem))
+    if not findings:
+        findings += _lies(contents, Totals.sum(totals))
     return VerifyReport(root, manifest.name, quick, contents.samples, len(contents.shards), checked, tuple(findings))
+
+
+def _lies(contents: Contents, totals: Totals) -> Iterator[Finding]:
+    """What the manifest says of all samples and the indexes, which are whole, do not."""
+    for what, actual, said in (
+        ("content digest", content_digest([totals.terms]), contents.content_digest),
+        ("payload bytes", totals.payload_bytes, contents.payload_bytes),
+        ("parts", dict(totals.parts), dict(contents.parts)),
+        ("tokens", totals.tokens, contents.tokens),
+    ):
+        if actual != said:
+            yield Finding(MANIFEST_NAME, f"its samples have the {what} {actual}, it says {said}")
 
 
 def _foreign(root: Path, manifest: Manifest) -> Iterator[Finding]:
@@ -143,19 +154,19 @@ def _foreign(root: Path, manifest: Manifest) -> Iterator[Finding]:
 def _check_shard(root: Path, manifest: Manifest, shard: ShardEntry, *, quick: bool) -> _Checked:
     index, entry = manifest.member(shard.index_name), manifest.member(shard.name)
     rows, findings = _check_index(root, index, shard)
-    terms = sum(content_term(row.key, row.digest) for row in rows or ())
+    totals = None if rows is None else Totals.of(rows)
     path = root / shard.name
     if not path.is_file():
         missing = Finding(shard.name, f"the shard is missing, and its {shard.samples} samples with it")
-        return _Checked((*findings, missing), terms, index.bytes)
+        return _Checked((*findings, missing), totals, index.bytes)
     data = map_file(path)
     if quick:
         wrong = len(data) != entry.bytes
         found = list(islice(damage(data, entry, rows), MOST_FINDINGS)) if wrong else []
-        return _Checked((*findings, *found), terms, index.bytes)
+        return _Checked((*findings, *found), totals, index.bytes)
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         findings = [*findings, *islice(damage(data, entry, rows), MOST_FINDINGS)]
-    return _Checked(tuple(findings), terms, index.bytes + len(data))
+    return _Checked(tuple(findings), totals, index.bytes + len(data))
 
 
 def _check_index(root: Path, entry: FileEntry, shard: ShardEntry) -> tuple[list[Row] | None, list[Finding]]:

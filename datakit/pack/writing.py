@@ -62,6 +62,21 @@ class Totals:
             tokens=sum(tokens) if tokens else None,
         )
 
+    @classmethod
+    def sum(cls, several: Sequence[Totals]) -> Totals:
+        """Totals of many shards."""
+        parts: Counter[str] = Counter()
+        for one in several:
+            parts.update(one.parts)
+        tokens = [one.tokens for one in several if one.tokens is not None]
+        return cls(
+            samples=sum(one.samples for one in several),
+            payload_bytes=sum(one.payload_bytes for one in several),
+            parts=parts,
+            terms=sum(one.terms for one in several),
+            tokens=sum(tokens) if tokens else None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltShard:
@@ -185,20 +200,16 @@ def standing_manifest(final: Path) -> Manifest | None:
 
 def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Contents:
     """The description of a dataset of these shards, in this order, packed with these settings."""
-    totals = [built.totals for built in shards]
-    tokens = [total.tokens for total in totals if total.tokens is not None]
-    parts: Counter[str] = Counter()
-    for total in totals:
-        parts.update(total.parts)
+    totals = Totals.sum([built.totals for built in shards])
     return Contents(
-        content_digest=content_digest(total.terms for total in totals),
+        content_digest=content_digest([totals.terms]),
         layout_digest=layout_digest((b.shard.name, b.shard.sha256, b.totals.samples) for b in shards),
-        samples=sum(total.samples for total in totals),
-        payload_bytes=sum(total.payload_bytes for total in totals),
-        parts=dict(sorted(parts.items())),
+        samples=totals.samples,
+        payload_bytes=totals.payload_bytes,
+        parts=dict(sorted(totals.parts.items())),
         shards=tuple(ShardEntry(b.shard.name, b.totals.samples, b.index.name) for b in shards),
         pack=pack,
-        tokens=sum(tokens) if tokens else None,
+        tokens=totals.tokens,
     )
 
 

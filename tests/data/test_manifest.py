@@ -100,6 +100,28 @@ def test_members_are_found_by_name() -> None:
         manifest.member("c.tar")
 
 
+def test_looking_up_every_member_of_many_is_not_quadratic() -> None:
+    """20 000 members are found with some 15 comparisons each, wherever they stand."""
+    looked: list[str] = []
+
+    class Name(str):
+        __slots__ = ()
+
+        def __lt__(self, other: str) -> bool:
+            looked.append(str(self))
+            return str(self) < str(other)
+
+    entry = entry_of("x", b"")
+    names = [f"shard-{number:05d}.tar" for number in range(20_000)]
+    manifest = Manifest("dataset", "ds", tuple(replace(entry, name=Name(name)) for name in names), {})
+    looked.clear()
+
+    found = [manifest.member(name).name for name in (names[0], names[-1], names[7_777])]
+
+    assert found == [names[0], names[-1], names[7_777]]
+    assert 3 * 10 <= len(looked) <= 3 * 16
+
+
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [
@@ -160,6 +182,7 @@ def test_only_a_dataset_has_contents() -> None:
         ({"shards": None}, "field shards"),
         ({"samples": True}, "field samples is True"),
         ({"samples": "3"}, "field samples"),
+        ({"samples": 99}, "says 99 samples, its shards have 3"),
         ({"parts": {"json": -1}}, "field json is -1"),
         ({"tokens": None}, "field tokens"),
         ({"pack": []}, "field pack"),

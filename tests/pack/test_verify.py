@@ -258,6 +258,29 @@ def test_a_manifest_that_lies_about_its_samples_is_found(damaged: Damaged) -> No
     assert "it says 0000" in finding.problem
 
 
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"payload_bytes": 7}, "payload bytes"),
+        ({"parts": {"jpg": 60, "json": 61}}, "the parts {'jpg': 60, 'json': 60}"),
+        ({"tokens": 5}, "the tokens None, it says 5"),
+    ],
+)
+@pytest.mark.parametrize("quick", [False, True])
+def test_totals_that_the_indexes_do_not_add_up_to_are_found(
+    damaged: Damaged, lie: dict[str, object], said: str, quick: bool
+) -> None:
+    """Whatever the manifest says of all samples is compared; a quick look reads the indexes, so it sees it too."""
+    manifest = read_manifest(damaged.root)
+    lying = Manifest("dataset", "ds", manifest.members, {**manifest.about, **lie})
+    (damaged.root / "manifest.json").write_bytes(lying.to_bytes())
+
+    (finding,) = damaged.findings(quick=quick)
+
+    assert finding.file == "manifest.json"
+    assert said in finding.problem
+
+
 def test_findings_raise_as_one_sentence(damaged: Damaged) -> None:
     """The first one in full, the others counted."""
     report = verify(damaged.root)
