@@ -157,7 +157,10 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
     final = Path(final).absolute()
     with disk.exclusive(lock_path(final), purpose=f"writing {final}"):
         disk.sweep(final.parent, name=final.name)
-        previous = _check_place(final, kind, name)
+        previous = check_place(final, kind=kind, name=name)
+        if previous is not None:
+            disk.sweep(final)
+            _remove_unnamed(final, previous)
         staging = Staging(path=disk.temporary(final), previous=previous)
         with disk.at_door(final):
             staging.path.mkdir()
@@ -185,7 +188,8 @@ def _has_size(path: Path, size_bytes: int) -> bool:
     return path.is_file() and path.stat().st_size == size_bytes
 
 
-def _check_place(final: Path, kind: str, name: str) -> Manifest | None:
+def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
+    """The commit at `final` that one of this kind and name would renew, or None; refuses what else is there."""
     if final.is_symlink() or (final.exists() and not final.is_dir()):
         raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
     if not final.exists() or not any(final.iterdir()):
@@ -202,8 +206,6 @@ def _check_place(final: Path, kind: str, name: str) -> Manifest | None:
             hint="Name another directory, or remove this one",
             subject=str(final),
         )
-    disk.sweep(final)
-    _remove_unnamed(final, previous)
     return previous
 
 
