@@ -11,16 +11,14 @@ What it does not do: write to object storage (pack locally, then `datakit sync`)
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datakit.data.manifest import Manifest
 from datakit.errors import NoSpace, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.pack.cut import PackSettings
@@ -28,18 +26,17 @@ from datakit.pack.engines import Engine, cores
 from datakit.pack.planning import PlannedSplit, plan
 from datakit.pack.records import Batch
 from datakit.pack.scan import fetched, is_remote, scan
+from datakit.pack.standing import refuse_leftovers, reusable
 from datakit.pack.writing import (
     BuiltShard,
-    adopt_shard,
     describe,
-    keep_shard,
-    standing_manifest,
-    standing_shards,
+    hand_over,
+    name_shards,
     sync_shard,
     write_shard,
 )
 from datakit.storage import disk
-from datakit.storage.commit import Staging, commit
+from datakit.storage.commit import Staging, check_place, commit
 from datakit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -152,7 +149,8 @@ def pack(
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "spool"
             local = stack.enter_context(fetched(sources, spool, stores=stores))
             splits = plan(sources, local, dest=target, settings=settings)
-            datasets = tuple(_planned(split, _reusable(standing_manifest(split.path), split)) for split in splits)
+            refuse_leftovers(target, splits)
+            datasets = _rehearse(splits, on_event=on_event)
         else:
             disk.make_dirs(target.parent)
             spool = stack.enter_context(_own_spool(target))
@@ -161,6 +159,7 @@ def pack(
             engine = stack.enter_context(Engine(num_workers, rooms=("datakit.pack.build", "pyarrow")))
             local = stack.enter_context(fetched(sources, spool, stores=stores))
             splits = plan(sources, local, dest=target, settings=settings)
+            refuse_leftovers(target, splits)
             datasets = _execute(splits, settings=settings, engine=engine, on_event=on_event)
     samples = sum(dataset.samples for dataset in datasets)
     return PackResult(
@@ -190,17 +189,32 @@ def build_shard(task: _Task) -> BuiltShard:
         return write_shard(task.path, task.batch.samples(), dataset=task.dataset)
 
 
+def _rehearse(splits: Sequence[PlannedSplit], *, on_event: OnEvent) -> tuple[PackedDataset, ...]:
+    """What `_execute` would do, with its refusals, and nothing of it done."""
+    standing = [check_place(split.path, kind="dataset", name=split.dataset) for split in splits]
+    kept = [reusable(old, split, on_event=on_event) for old, split in zip(standing, splits, strict=True)]
+    _check_space(splits, kept)
+    return tuple(_planned(split, old) for split, old in zip(splits, kept, strict=True))
+
+
 def _execute(
     splits: Sequence[PlannedSplit], *, settings: PackSettings, engine: Engine, on_event: OnEvent
 ) -> tuple[PackedDataset, ...]:
-    """Build what is new, keep what is not, commit all splits or none that is not built."""
+    """Build what is new and keep what is not; then commit split after split, each in one step.
+
+    An error before the last shard is built commits none. A kill between two commits leaves the splits before it new
+    and those after it as they were; the same pack again makes them all new.
+    """
     total = sum(split.samples for split in splits)
     with contextlib.ExitStack() as stack:
         stagings = []
         for split in splits:
             disk.make_dirs(split.path.parent)
             stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
-        kept = [_reusable(staging.previous, split) for staging, split in zip(stagings, splits, strict=True)]
+        kept = [
+            reusable(staging.previous, split, on_event=on_event)
+            for staging, split in zip(stagings, splits, strict=True)
+        ]
         tasks = [
             _Task(_shard_path(staging, ordinal), split.dataset, shard.batch)
             for staging, split, old in zip(stagings, splits, kept, strict=True)
@@ -222,7 +236,7 @@ def _execute(
                 waiting.result()
         datasets = []
         for staging, split, old in zip(stagings, splits, kept, strict=True):
-            datasets.append(_finish(staging, split, old, results, settings))
+            datasets.append(_finish(staging, split, old=old, built=results, settings=settings))
             if old:
                 on_event(
                     Note(f"{split.dataset}: kept {len(old)} of {len(split.shards)} shards, whose samples are the same")
@@ -233,20 +247,17 @@ def _execute(
 def _finish(
     staging: Staging,
     split: PlannedSplit,
+    *,
     old: Mapping[int, BuiltShard],
     built: Mapping[Path, BuiltShard],
     settings: PackSettings,
 ) -> PackedDataset:
     """Hand a split's shards to its commit, in the plan's order."""
-    shards = []
-    for ordinal in range(len(split.shards)):
-        if ordinal in old:
-            keep_shard(staging, old[ordinal])
-            shards.append(old[ordinal])
-        else:
-            path = _shard_path(staging, ordinal)
-            adopt_shard(staging, path, built[path])
-            shards.append(built[path])
+    paths = [_shard_path(staging, ordinal) for ordinal in range(len(split.shards))]
+    shards = [old[ordinal] if ordinal in old else built[path] for ordinal, path in enumerate(paths)]
+    written = {built[path].shard.sha256: path for ordinal, path in enumerate(paths) if ordinal not in old}
+    shards = name_shards(shards, dataset=split.dataset, previous=staging.previous)
+    hand_over(staging, shards, written=written, final=split.path)
     contents = describe(shards, pack=settings.to_json() | {"split": split.split})
     staging.about.update(contents.to_about())
     return replace(
@@ -273,29 +284,6 @@ def _planned(split: PlannedSplit, old: Mapping[int, BuiltShard]) -> PackedDatase
         shard_bytes=sum(shard.shard_bytes for shard in split.shards),
         payload_bytes=sum(shard.payload_bytes for shard in split.shards),
     )
-
-
-def _reusable(previous: Manifest | None, split: PlannedSplit) -> dict[int, BuiltShard]:
-    """The planned shards, by ordinal, that the dataset at the destination has already, byte for byte."""
-    there = {
-        _signature((row.key, row.digest) for row in standing.rows): standing.built
-        for standing in standing_shards(previous, split.path).values()
-    }
-    kept = {}
-    for ordinal, shard in enumerate(split.shards):
-        if shard.digests is not None:
-            found = there.get(_signature(zip(shard.keys, shard.digests, strict=True)))
-            if found is not None:
-                kept[ordinal] = found
-    return kept
-
-
-def _signature(samples: Iterable[tuple[str, bytes]]) -> bytes:
-    """What decides a shard's bytes: its samples' keys and digests, in order."""
-    digest = hashlib.sha256()
-    for key, sample in samples:
-        digest.update(key.encode() + b"\0" + sample)
-    return digest.digest()
 
 
 def _check_space(splits: Sequence[PlannedSplit], kept: Sequence[Mapping[int, BuiltShard]]) -> None:

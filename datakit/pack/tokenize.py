@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,18 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.cut import check_name
 from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
 from datakit.pack.scan import local_directory
+from datakit.pack.standing import kept, standing_shards
 from datakit.pack.tokenizer import Tokenizer
 from datakit.pack.writing import (
     BuiltShard,
-    adopt_shard,
     describe,
-    keep_shard,
+    hand_over,
     make_shard,
-    standing_manifest,
-    standing_shards,
+    name_shards,
     sync_shard,
     write_shard,
 )
-from datakit.storage.commit import Staging, commit, read_manifest
+from datakit.storage.commit import Staging, check_place, commit, read_manifest
 from datakit.storage.disk import make_dirs, map_file
 
 ALGORITHM = 1
@@ -153,7 +152,7 @@ def tokenize(
     source = read_manifest(root)
     work = _Work(root, source, Tokenizer(model, template=settings.template), settings, target)
     if dry_run:
-        made = work.run(standing_manifest(target), None, on_event)
+        made = work.run(check_place(target, kind="dataset", name=target.name), None, on_event)
         return _result(work, made, None, on_event)
     make_dirs(target.parent)
     with commit(target, kind="dataset", name=target.name) as staging:
@@ -190,17 +189,22 @@ class _Work:
         """Make or keep a shard for each shard of the source, in order; written only where there is a staging."""
         origins: list[_Origin] = []
         shards: list[BuiltShard] = []
-        earlier, standing = _earlier(previous, self.how), standing_shards(previous, self.target)
+        written: dict[str, Path] = {}
+        earlier = _earlier(previous, self.how)
+        standing = standing_shards(previous, self.target, on_event=on_event) if earlier else {}
         contents = self.source.contents
         done, reused = 0, 0
         on_event(Progress("tokenize", 0, contents.samples, "samples"))
         for ordinal, entry in enumerate(contents.shards):
             origin = earlier.get(self.source.member(entry.name).sha256)
-            built = standing[origin.made].built if origin is not None and origin.made in standing else None
-            if origin is not None and built is not None and staging is not None:
-                keep_shard(staging, built)
+            built = (
+                kept(standing.get(origin.made or ""), self.target, on_event=on_event) if origin is not None else None
+            )
             if origin is None or (built is None and origin.made is not None):
-                origin, built = self._make(entry, ordinal, staging)
+                path = staging.path / f"shard-{ordinal:06d}" if staging is not None else None
+                origin, built = self._make(entry, path)
+                if built is not None and path is not None:
+                    written[built.shard.sha256] = path
             else:
                 reused += built is not None
             origins.append(origin)
@@ -209,22 +213,25 @@ class _Work:
             on_event(Progress("tokenize", done, contents.samples, "samples"))
         if not shards:
             raise InputError(f"{self.root}: no record has a token to learn", hint="Give records with answers")
+        shards = name_shards(shards, dataset=self.target.name, previous=previous)
+        if staging is not None:
+            hand_over(staging, shards, written=written, final=self.target)
+        names = iter(shards)
+        origins = [replace(o, made=None if o.made is None else next(names).shard.name) for o in origins]
         about = {"tokenize": self.how, "source": _source(self.source), "from": [asdict(origin) for origin in origins]}
         return _Made(origins, shards, describe(shards, pack=about), reused)
 
-    def _make(self, entry: ShardEntry, ordinal: int, staging: Staging | None) -> tuple[_Origin, BuiltShard | None]:
+    def _make(self, entry: ShardEntry, path: Path | None) -> tuple[_Origin, BuiltShard | None]:
         counts = {"dropped": 0, "truncated": 0, "supervised_tokens": 0}
         samples = list(self._samples(entry, counts))
         source = self.source.member(entry.name).sha256
         if not samples:
             return _Origin(source, None, **counts), None
-        if staging is None:
-            built, _index = make_shard(samples, dataset=self.target.name, write=len)
+        if path is None:
+            built = make_shard(samples, dataset=self.target.name, write=len).built
         else:
-            path = staging.path / f"shard-{ordinal:06d}"
             built = write_shard(path, samples, dataset=self.target.name)
             sync_shard(path)
-            adopt_shard(staging, path, built)
         return _Origin(source, built.shard.name, **counts), built
 
     def _samples(self, entry: ShardEntry, counts: dict[str, int]) -> Iterator[Sample]:

@@ -20,16 +20,15 @@ from datakit.data.digest import Digester, FileEntry, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.shard import Row, Sample, ShardBuilder
-from datakit.errors import NotFound
-from datakit.storage.commit import Staging, read_manifest
+from datakit.storage.commit import Staging
 from datakit.storage.disk import at_door, map_file
 
 WRITE_BYTES = 256 * 2**10
 """Bytes joined, digested and written at once, while they are in the cache: 0.9 GB took 0.25 s of CPU in writes of this
 size and 1.2 s to 2 s in one write a shard (Linux 6.18, ext4, 2026-11-30)."""
 
-NAME_DIGITS = 8
-"""Hex digits of a shard's sha256 in its name; two shards of one dataset that share them are refused by name."""
+NAME_DIGITS = (8, 16, 64)
+"""Hex digits of a shard's sha256 in its name; shards of one dataset that share as many take the next number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +87,15 @@ class BuiltShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A shard that is there already, and the rows of its index."""
+class Made:
+    """What `make_shard` made besides the shard's bytes: the entries, and the bytes of the index."""
 
     built: BuiltShard
-    rows: Sequence[Row]
+    index: bytes
 
 
-def make_shard(
-    samples: Iterable[Sample], *, dataset: str, write: Callable[[bytes], object]
-) -> tuple[BuiltShard, bytes]:
-    """Put a shard together, and give its entries and totals, and the bytes of its index.
+def make_shard(samples: Iterable[Sample], *, dataset: str, write: Callable[[bytes], object]) -> Made:
+    """Put a shard together.
 
     Args:
         samples: The samples, in order.
@@ -133,9 +130,9 @@ def make_shard(
     rows = builder.finish()
     release()
     shard = digester.finish("")
-    name = f"{dataset}-{shard.sha256[:NAME_DIGITS]}.tar"
     index = Index.from_rows(rows).to_bytes()
-    return BuiltShard(replace(shard, name=name), entry_of(index_name(name), index), Totals.of(rows)), index
+    built = BuiltShard(shard, entry_of("", index), Totals.of(rows))
+    return Made(_named(built, dataset, NAME_DIGITS[0]), index)
 
 
 def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
@@ -147,10 +144,10 @@ def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> Built
     """
     with at_door(path):
         with open(path, "xb", buffering=0) as file:
-            built, index = make_shard(samples, dataset=dataset, write=lambda data: _write_all(file, data))
+            made = make_shard(samples, dataset=dataset, write=lambda data: _write_all(file, data))
         with open(index_name(str(path)), "xb", buffering=0) as file:
-            _write_all(file, index)
-    return built
+            _write_all(file, made.index)
+    return made.built
 
 
 def sync_shard(path: Path) -> None:
@@ -164,38 +161,46 @@ def sync_shard(path: Path) -> None:
                 os.close(descriptor)
 
 
-def adopt_shard(staging: Staging, path: Path, built: BuiltShard) -> None:
-    """Make what `write_shard` wrote to `path`, in the staging's directory, and `sync_shard` synced, two members."""
-    for written, entry in ((str(path), built.shard), (index_name(str(path)), built.index)):
-        os.rename(written, staging.path / entry.name)
-        staging.adopt(entry)
+def name_shards(shards: Sequence[BuiltShard], *, dataset: str, previous: Manifest | None) -> list[BuiltShard]:
+    """The shards of one dataset under their names, each its own.
+
+    A name follows from the shards alone, with one exception in some 2**32: where the commit that is renewed has other
+    bytes under it, it gets longer, since no file changes its bytes under its name.
+    """
+    old = {} if previous is None else {entry.name: entry.sha256 for entry in previous.members}
+    named = [_named(built, dataset, NAME_DIGITS[0]) for built in shards]
+    for longer in NAME_DIGITS[1:]:
+        taken = Counter(built.shard.name for built in named)
+        named = [
+            _named(built, dataset, longer)
+            if taken[built.shard.name] > 1 or old.get(built.shard.name, built.shard.sha256) != built.shard.sha256
+            else built
+            for built in named
+        ]
+    return named
 
 
-def keep_shard(staging: Staging, built: BuiltShard) -> None:
-    """Take a standing shard and its index over from the commit that is renewed, without touching their bytes."""
-    staging.keep(built.shard.name)
-    staging.keep(built.index.name)
+def hand_over(staging: Staging, shards: Sequence[BuiltShard], *, written: Mapping[str, Path], final: Path) -> None:
+    """Make the named shards of a dataset, and their indexes, members of its commit.
 
-
-def standing_shards(previous: Manifest | None, final: Path) -> dict[str, Standing]:
-    """Shards of the dataset at `final` whose files, and their indexes, have the sizes its manifest says; by name."""
-    standing: dict[str, Standing] = {}
-    for shard in previous.contents.shards if previous is not None else ():
-        assert previous is not None
-        entries = [previous.member(name) for name in (shard.name, shard.index_name)]
-        paths = [final / entry.name for entry in entries]
-        if all(path.is_file() and path.stat().st_size == e.bytes for path, e in zip(paths, entries, strict=True)):
-            rows = Index.from_buffer(map_file(paths[1])).rows()
-            standing[shard.name] = Standing(BuiltShard(entries[0], entries[1], Totals.of(rows)), rows)
-    return standing
-
-
-def standing_manifest(final: Path) -> Manifest | None:
-    """The manifest of the dataset at `final`, or None where nothing is committed."""
-    try:
-        return read_manifest(final)
-    except NotFound:
-        return None
+    Args:
+        staging: The commit in the making.
+        shards: From `name_shards`; those that are not in `written` stand in the commit that is renewed.
+        written: Where `write_shard` wrote the new ones and `sync_shard` synced them, in the staging's directory, by
+            the shard's sha256.
+        final: Directory of the commit.
+    """
+    old = {} if staging.previous is None else {entry.sha256: entry.name for entry in staging.previous.members}
+    for built in shards:
+        path = written.get(built.shard.sha256)
+        for entry, at in ((built.shard, path), (built.index, path and Path(index_name(str(path))))):
+            if at is not None:
+                os.rename(at, staging.path / entry.name)  # nothing can be there: names are unique, see `name_shards`
+                staging.adopt(entry)
+            elif old[entry.sha256] == entry.name:
+                staging.keep(entry.name)
+            else:
+                staging.write(entry.name, map_file(final / old[entry.sha256]))
 
 
 def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Contents:
@@ -211,6 +216,11 @@ def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Conten
         pack=pack,
         tokens=totals.tokens,
     )
+
+
+def _named(built: BuiltShard, dataset: str, digits: int) -> BuiltShard:
+    name = f"{dataset}-{built.shard.sha256[:digits]}.tar"
+    return replace(built, shard=replace(built.shard, name=name), index=replace(built.index, name=index_name(name)))
 
 
 def _write_all(file: io.FileIO, data: bytes) -> None:

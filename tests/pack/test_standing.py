@@ -1,0 +1,136 @@
+"""pack/standing: only whole shards are kept, damage is told and made good, and no older split stays beside new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datakit import Refused
+from datakit.events import Caution, Event
+from datakit.pack import writing
+from datakit.pack.build import PackResult, pack
+from datakit.pack.cut import PackSettings
+from datakit.pack.verify import verify
+from datakit.storage.commit import commit, read_manifest
+from support.packing import raw_lines, small_pack, tree, write_lines
+
+TRAIN_HELD_OUT = {"train": 9, "held-out": 1}
+
+
+def cautions_of(raw: Path, dest: Path, *, dry_run: bool = False) -> tuple[PackResult, list[str]]:
+    """Pack, and give what was cautioned."""
+    told: list[Event] = []
+    settings = PackSettings(shard_size="16KiB")
+    result = pack(raw, dest, settings=settings, workers=1, on_event=told.append, dry_run=dry_run)
+    return result, [event.message for event in told if isinstance(event, Caution)]
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle, and no size."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.index.arrow"])
+@pytest.mark.parametrize(("damage", "said"), [(flip, "is not what the manifest says"), (Path.unlink, "is missing")])
+def test_what_is_damaged_is_told_and_made_again(
+    tmp_path: Path, suffix: str, damage: Callable[[Path], None], said: str
+) -> None:
+    """A flipped bit in a shard or an index that stands there does not live on; a dry run sees it too."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(200))
+    small_pack(raw, tmp_path / "ds")
+    whole = tree(tmp_path / "ds")
+    victim = tmp_path / "ds" / (read_manifest(tmp_path / "ds").contents.shards[1].name.removesuffix(".tar") + suffix)
+    damage(victim)
+
+    planned, foretold = cautions_of(raw, tmp_path / "ds", dry_run=True)
+    result, told = cautions_of(raw, tmp_path / "ds")
+
+    assert told == foretold == [f"{victim} {said}; what it held is made again"]
+    assert planned.reused == result.reused == result.shards - 1
+    assert tree(tmp_path / "ds") == whole
+    assert verify(tmp_path / "ds").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        (TRAIN_HELD_OUT, {"train": 9, "val": 1}, ["ds/held-out"]),
+        (TRAIN_HELD_OUT, {"all": 1}, ["ds/held-out", "ds/train"]),
+        (TRAIN_HELD_OUT, {}, ["ds/held-out", "ds/train"]),
+        ({}, TRAIN_HELD_OUT, ["ds"]),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_splits_of_an_earlier_pack_are_not_left_standing(
+    tmp_path: Path, before: dict[str, int], after: dict[str, int], left: list[str], dry_run: bool
+) -> None:
+    """A split that was renamed or dropped would keep samples that are in another now: refused, with the command."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    small_pack(raw, tmp_path / "ds", splits=before)
+    whole = tree(tmp_path)
+    settings = PackSettings(shard_size="16KiB", splits=after)
+
+    with pytest.raises(Refused, match="the same samples would be in both") as caught:
+        pack(raw, tmp_path / "ds", settings=settings, workers=1, dry_run=dry_run)
+
+    assert str(caught.value.hint).endswith("rm -r " + " ".join(str(tmp_path / path) for path in left))
+    assert tree(tmp_path) == whole
+
+
+def test_other_weights_and_what_others_put_there_are_fine(tmp_path: Path) -> None:
+    """The same splits are renewed; folders, datasets and manifests of other kinds are nobody's leftovers."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    small_pack(raw, tmp_path / "ds", splits=TRAIN_HELD_OUT)
+    small_pack(raw, tmp_path / "ds" / "whole")
+    write_lines(tmp_path / "ds" / "web" / "manifest.json", [b"{}"])
+    with commit(tmp_path / "ds" / "val", kind="model", name="val") as staging:
+        staging.write("x", b"")
+
+    result = small_pack(raw, tmp_path / "ds", splits={"train": 1, "held-out": 1})
+
+    assert [dataset.samples > 30 for dataset in result.datasets] == [True, True]
+
+
+def test_shards_whose_names_collide_get_longer_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one hex digit most collide, with each other and with what stood there: all are written, none is lost."""
+    monkeypatch.setattr(writing, "NAME_DIGITS", (1, 2, 64))
+    lines = raw_lines(600)
+    raw, edited = write_lines(tmp_path / "raw.jsonl", lines), write_lines(tmp_path / "edited.jsonl", lines[40:580])
+
+    results = [small_pack(raw, tmp_path / place / "ds") for place in "abc"]
+    over = small_pack(edited, tmp_path / "a" / "ds")
+    fresh = small_pack(edited, tmp_path / "d" / "ds")
+    back = small_pack(raw, tmp_path / "a" / "ds")
+
+    lengths = {len(path.stem) for path in (tmp_path / "b" / "ds").glob("*.tar")}
+    assert results[0].shards > 16
+    assert {len("ds-x"), len("ds-xx")} <= lengths
+    assert tree(tmp_path / "b") == tree(tmp_path / "c")
+    assert over.reused > 0
+    assert back.reused > 0
+    assert over.datasets[0].content_digest == fresh.datasets[0].content_digest
+    assert back.datasets[0].content_digest == results[0].datasets[0].content_digest
+    assert verify(tmp_path / "a" / "ds").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("full", "no manifest names"), ("other", "the dataset another"), ("full/notes.txt", "directory")],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(tmp_path: Path, place: str, said: str) -> None:
+    """A destination of others: the same sentence, before anything is done."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(20))
+    write_lines(tmp_path / "full" / "notes.txt", [b"mine"])
+    small_pack(raw, tmp_path / "other", name="another")
+    sentences = []
+
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match=said) as caught:
+            pack(raw, tmp_path / place, settings=PackSettings(name="ds"), workers=1, dry_run=dry_run)
+        sentences.append(caught.value.message)
+
+    assert sentences[0] == sentences[1]
