@@ -15,6 +15,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from datakit.cli import frame
 from datakit.errors import MissingExtra, NotFound
 from datakit.storage.commit import commit, read_manifest
 from datakit.storage.disk import hash_file
@@ -70,4 +71,5 @@ def build(base: Path = BASE) -> bool:
 
 
 if __name__ == "__main__":
-    print(f"{BASE}: {'written' if build() else 'there already'}")
+    with frame.run("base_model"):
+        print(f"{BASE}: {'written' if build() else 'there already'}")

@@ -108,6 +108,14 @@ def serve(folder: Path, parent: int) -> None:
         server.serve_forever()
 
 
+def own_environment() -> dict[str, str]:
+    """This process's environment without what would reach another store, or change a setting behind DVC's back."""
+    settings = [name for name in os.environ if name.startswith("DATAKIT_") and "__" in name]
+    if settings:
+        print(f"Not passed on: {', '.join(settings)}. DVC sees settings in params.yaml only", file=sys.stderr)
+    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_") and name not in settings}
+
+
 @contextlib.contextmanager
 def open_bucket(folder: Path = FOLDER) -> Iterator[dict[str, str]]:
     """Serve `folder` for the length of the block; gives the environment for the processes that are to use it."""
@@ -118,8 +126,7 @@ def open_bucket(folder: Path = FOLDER) -> Iterator[dict[str, str]]:
             port = server.stdout.readline().strip()
             if not port:
                 sys.exit(server.wait())  # it has said why
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-            yield environment | {
+            yield own_environment() | {
                 "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
                 "AWS_ACCESS_KEY_ID": "demo",
                 "AWS_SECRET_ACCESS_KEY": "demo",

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from datakit.cli import frame
 from datakit.train.evaluate import answer, evaluate
 from metrics import write_metrics
 from tie import die_with_parent
@@ -36,4 +37,5 @@ def main() -> dict[str, Any]:
 if __name__ == "__main__":
     if "DVC_STAGE" in os.environ:
         die_with_parent(os.getppid())
-    write_metrics("eval", main())
+    with frame.run("evaluate"):
+        write_metrics("eval", main())

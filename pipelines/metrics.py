@@ -3,7 +3,9 @@
     python pipelines/metrics.py pack            # data/pack.json -> metrics/pack.json
     python pipelines/metrics.py train           # data/train.json and the run's metrics.jsonl -> metrics/train.json
 
-A training that was killed and resumed is one run: its numbers are summed over all its attempts.
+A training that was killed and resumed is one run: its numbers are summed over all its attempts. What it consumed
+stands in its last checkpoint; speed and loss are known for the steps that this machine took, and null where it took
+none.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from datakit.cli import frame
+from datakit.errors import Refused
 from datakit.storage.disk import write_atomic
 from datakit.train.metrics import METRICS_NAME, read_metrics
 
-METRICS = Path("metrics")
+METRICS, PACKED = Path("metrics"), Path("data/packed")
 
 
 def receipt(name: str) -> dict[str, Any]:
@@ -27,6 +31,11 @@ def receipt(name: str) -> dict[str, Any]:
 def pack_metrics() -> dict[str, Any]:
     """Records, samples and shards, by split."""
     result = receipt("pack")
+    stale = {path.name for path in PACKED.iterdir() if path.is_dir()} - {one["split"] for one in result["datasets"]}
+    if stale:
+        raise Refused(
+            f"{PACKED} holds {', '.join(sorted(stale))}, which no split is called now", hint=f"rm -r {PACKED}"
+        )
     splits = {
         one["split"]: {name: one[name] for name in ("samples", "shards", "shard_bytes")} for one in result["datasets"]
     }
@@ -34,19 +43,18 @@ def pack_metrics() -> dict[str, Any]:
 
 
 def train_metrics() -> dict[str, Any]:
-    """Speed, waiting and loss of the whole run."""
-    rows = read_metrics(Path(receipt("train")["run"]) / METRICS_NAME)
-    tokens, step_s = sum(row["tokens"] for row in rows), sum(row["step_s"] for row in rows)
+    """What the run consumed, and its speed, waiting and loss."""
+    result = receipt("train")
+    rows = read_metrics(Path(result["run"]) / METRICS_NAME)
+    step_s = sum(row["step_s"] for row in rows)
     return {
-        "steps": len(rows),
-        "samples": sum(row["samples"] for row in rows),
-        "tokens": tokens,
-        "supervised_tokens": sum(row["supervised_tokens"] for row in rows),
-        "tokens_per_s": round(tokens / step_s, 1),
-        "data_wait_share": round(sum(row["data_wait_s"] for row in rows) / step_s, 6),
+        **{name: result[name] for name in ("steps", "samples", "tokens", "supervised_tokens")},
+        "steps_seen": len(rows),
+        "tokens_per_s": round(sum(row["tokens"] for row in rows) / step_s, 1) if rows else None,
+        "data_wait_share": round(sum(row["data_wait_s"] for row in rows) / step_s, 6) if rows else None,
         "save_stall_s": round(sum(row["save_stall_s"] for row in rows), 3),
-        "loss_first": rows[0]["loss"],
-        "loss_last": rows[-1]["loss"],
+        "loss_first": rows[0]["loss"] if rows else None,
+        "loss_last": rows[-1]["loss"] if rows else None,
     }
 
 
@@ -57,4 +65,5 @@ def write_metrics(name: str, values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    write_metrics(sys.argv[1], {"pack": pack_metrics, "train": train_metrics}[sys.argv[1]]())
+    with frame.run("metrics"):
+        write_metrics(sys.argv[1], {"pack": pack_metrics, "train": train_metrics}[sys.argv[1]]())

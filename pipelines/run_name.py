@@ -14,6 +14,7 @@ import json
 import sys
 from pathlib import Path
 
+from datakit.cli import frame
 from datakit.settings import load
 from datakit.storage.commit import read_manifest
 from scan import versions
@@ -29,4 +30,5 @@ def run_name(dataset: Path, base: Path = BASE) -> str:
 
 
 if __name__ == "__main__":
-    print(run_name(Path(sys.argv[1])))
+    with frame.run("run_name"):
+        print(run_name(Path(sys.argv[1])))

@@ -11,12 +11,14 @@ or library is never taken for the same.
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import datakit
+from datakit.cli import frame
 from datakit.pack import cut, tokenize
 from datakit.pack.scan import scan
 from datakit.storage.disk import write_atomic
@@ -25,9 +27,16 @@ from datakit.storage.disk import write_atomic
 def versions() -> dict[str, Any]:
     """What decides the result of each stage, besides its data and settings."""
     return {
-        "pack": {"algorithm": cut.ALGORITHM},
-        "tokenize": {"algorithm": tokenize.ALGORITHM, **libraries("tokenizers", "transformers")},
-        "train": {"datakit": datakit.__version__, **libraries("peft", "torch", "transformers")},
+        "pack": {"algorithm": cut.ALGORITHM, **libraries("pyarrow")},
+        "tokenize": {
+            "algorithm": tokenize.ALGORITHM,
+            **libraries("jinja2", "numpy", "pyarrow", "tokenizers", "transformers"),
+        },
+        "train": {
+            "datakit": datakit.__version__,
+            "python": platform.python_version(),
+            **libraries("peft", "safetensors", "torch", "transformers"),
+        },
     }
 
 
@@ -37,6 +46,8 @@ def libraries(*names: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    Path("data").mkdir(exist_ok=True)
-    write_atomic(Path("data/source.json"), scan(sys.argv[1]).to_bytes())
-    write_atomic(Path("data/versions.json"), json.dumps(versions(), indent=2).encode() + b"\n")
+    with frame.run("scan"):
+        sources = scan(sys.argv[1])
+        Path("data").mkdir(exist_ok=True)
+        write_atomic(Path("data/source.json"), sources.to_bytes())
+        write_atomic(Path("data/versions.json"), json.dumps(versions(), indent=2).encode() + b"\n")

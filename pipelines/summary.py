@@ -45,8 +45,7 @@ def facts() -> dict[str, str]:
         "bytes": f"{format_bytes(sum(one['shard_bytes'] for one in tokenized.values()))} in tokenized shards",
         "requests": requests(),
         "trained": f"{train['steps']} steps, {format_count(train['tokens'])} tokens",
-        "speed": f"{train['tokens_per_s']:.0f} tokens/s",
-        "waiting for data": f"{train['data_wait_share']:.2%} of the time",
+        **speed(train),
         "checkpoints": checkpoints(result),
         "held-out loss": f"{evaluation['loss_before']:.3f} before, {evaluation['loss_after']:.3f} after",
         "question": evaluation["question"],
@@ -58,11 +57,20 @@ def facts() -> dict[str, str]:
     }
 
 
+def speed(train: dict[str, Any]) -> dict[str, str]:
+    """How fast the steps were that this machine took; where it took none, that is said."""
+    if train["tokens_per_s"] is None:
+        return {"speed": "no step was taken here: the run was finished"}
+    share = f"{train['data_wait_share']:.2%} of the time"
+    return {"speed": f"{train['tokens_per_s']:.0f} tokens/s", "waiting for data": share}
+
+
 def checkpoints(result: dict[str, Any]) -> str:
     """How many are kept, and where they are."""
     kept = [path.name for path in sorted((Path(result["run"]) / "checkpoints").glob("step-*"))]
+    here = f"{len(kept)} to {kept[-1]}, in {result['run']}" if kept else f"none here any more ({result['run']})"
     missing = f"; not written back: {', '.join(result['unpublished'])}" if result["unpublished"] else ", verified"
-    return f"{len(kept)} to {kept[-1]}, in {result['run']} and {result['write_back']}{missing}"
+    return f"{here} and {result['write_back']}{missing}"
 
 
 def print_summary(*, nothing_to_do: bool = False) -> None:

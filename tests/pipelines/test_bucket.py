@@ -167,3 +167,16 @@ def test_a_command_runs_inside_the_bucket(tmp_path: Path, pipelines: Path) -> No
 
     assert done.returncode == 7
     assert (tmp_path / ".demo" / "bucket" / "datakit-demo").is_dir()
+
+
+def test_a_setting_in_the_environment_does_not_get_past_dvc(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """DVC compares params.yaml; a setting that it cannot see is not passed on, and that is said."""
+    monkeypatch.setenv("DATAKIT_TRAIN__STEPS", "5")
+
+    with bucket.open_bucket(tmp_path / "bucket") as environment:
+        pass
+
+    assert "DATAKIT_TRAIN__STEPS" not in environment
+    assert "Not passed on: DATAKIT_TRAIN__STEPS" in capfd.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.checkout import adapter_bytes, make_checkout, run_demo, stages_run
+from support.checkout import adapter_bytes, make_checkout, run_demo, stages_run, start_demo
 
 ALL = [
     "base", "pack", "tokenize@train", "tokenize@held-out", "publish@train", "publish@held-out",
@@ -97,3 +97,19 @@ def test_a_setting_of_training_redoes_training_alone(checkout: Path) -> None:
     params.write_text(text)
 
     assert stages_run(said) == ["train", "evaluate"]
+
+
+def test_a_renamed_split_is_not_mixed_with_the_old_one(checkout: Path) -> None:
+    """The dataset of a split that has another name now is never evaluated on: the demo stops and names it."""
+    params = checkout / "params.yaml"
+    text = params.read_text()
+
+    params.write_text(text.replace("held-out: 20", "test: 20"))
+    with start_demo(checkout) as process:
+        said, _ = process.communicate()
+    params.write_text(text)
+
+    assert process.returncode != 0
+    assert "held-out" in said
+    assert stages_run(said)[:1] == ["pack"]
+    assert "evaluate" not in stages_run(said)
