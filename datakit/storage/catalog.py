@@ -1,22 +1,30 @@
 """catalog: which commits lie below a place, and bringing the newest of them here.
 
-It finds candidates by one listing and believes manifests only: a folder without one is no commit, and one whose bytes
-do not verify is passed over for the next older, with the reason.
+It finds candidates by one listing and believes manifests only: a folder without one is no commit, and one that cannot
+be had whole is passed over for the next older, with the reason. What is brought arrives beside its name, as
+`.NAME.arriving`: a directory under the name itself is a whole commit, so nothing stands in the way of the run that
+makes that step again. Killed, the same question goes on where it was.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, IntegrityError, NotFound
+from datakit.errors import InputError, IntegrityError, NotFound, UsageError
+from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.moves import SyncSettings, patient
 from datakit.storage.store import open_location
 from datakit.storage.sync import sync
+
+ARRIVING = re.compile(r"\.(?P<name>.+)\.arriving")
+"""Names of commits that are being brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,7 @@ class Pulled:
 
     Attributes:
         name: The commit's folder name, or None when nothing newer was there.
-        skipped: Newer ones that did not verify, each with the reason.
+        skipped: Newer ones that cannot be had whole, each with the reason.
     """
 
     name: str | None
@@ -75,6 +83,7 @@ def pull_newest(
     Raises:
         NotFound: The bucket is not there.
         StoreUnavailable: The store cannot be asked.
+        NotAllowed, NoSpace, Refused: It, or the directory here, cannot be used; an older commit would not help.
     """
     skipped: list[tuple[str, str]] = []
     base = str(place).rstrip("/")
@@ -82,9 +91,37 @@ def pull_newest(
         if after is not None and name <= after:
             break
         try:
-            sync(f"{base}/{name}", Path(directory) / name, settings=settings, stores=stores)
-        except (InputError, IntegrityError) as error:
+            _bring(f"{base}/{name}", Path(directory) / name, settings=settings, stores=stores)
+        except (InputError, IntegrityError, UsageError) as error:  # damaged, a member gone, a format of a newer datakit
             skipped.append((name, error.message))
             continue
+        _remove_arriving(Path(directory), pattern)
         return Pulled(name, tuple(skipped))
     return Pulled(None, tuple(skipped))
+
+
+def _bring(
+    source: str, final: Path, *, settings: SyncSettings | None, stores: Mapping[str, StoreOptions] | None
+) -> None:
+    if final.exists():
+        sync(source, final, settings=settings, stores=stores)
+        return
+    arriving = final.with_name(f".{final.name}.arriving")
+    try:
+        sync(source, arriving, settings=settings, stores=stores)
+    except (InputError, IntegrityError, UsageError):
+        with disk.at_door(arriving):
+            disk.remove(arriving)  # nothing of it will ever be whole
+        raise
+    with disk.at_door(final):
+        os.rename(arriving, final)
+        disk.fsync_dir(final.parent)
+
+
+def _remove_arriving(directory: Path, pattern: str) -> None:
+    """Older ones whose bringing was killed, and which nobody wants any more."""
+    with disk.at_door(directory):
+        for path in list(directory.iterdir()):
+            match = ARRIVING.fullmatch(path.name)
+            if match and fnmatch.fnmatch(match["name"], pattern):
+                disk.remove(path)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from datakit.errors import NotFound
+from datakit.errors import NotAllowed, NotFound, StoreUnavailable
 from datakit.storage.catalog import Pulled, commits_at, pull_newest
 from datakit.storage.commit import verify_commit
+from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
 from support.commits import make_commit, noise
+from support.faulty import Fault, FaultyServer
 from support.s3server import S3Server
 
 
@@ -80,3 +85,64 @@ def test_a_missing_bucket_is_an_error(s3: S3Server, tmp_path: Path) -> None:
     """Not the same as a bucket with nothing in it."""
     with pytest.raises(NotFound, match="does not exist"):
         pull_newest("s3://no-such-bucket/run", tmp_path / "here")
+
+
+def test_a_pull_that_fails_leaves_nothing_in_the_way(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The run comes to that step again, and must be able to commit it under its name."""
+    publish(f"{bucket}/run", tmp_path / "made", 20, 30)
+    name = bucket.removeprefix("s3://")
+    s3.put(f"{name}/run/step-00000030/state", noise(1000, 99))
+
+    pulled = pull_newest(f"{bucket}/run", tmp_path / "here", after="step-00000020")
+    make_commit(tmp_path / "here" / "step-00000030", {"state": noise(1000, 30)}, kind="checkpoint")
+
+    assert (pulled.name, [step for step, _ in pulled.skipped]) == (None, ["step-00000030"])
+    assert os.listdir(tmp_path / "here") == ["step-00000030"]
+
+
+def test_one_with_a_member_missing_or_of_a_newer_format_is_passed_over(
+    s3: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    """Whatever makes it unusable, an older one is better than none."""
+    publish(f"{bucket}/run", tmp_path / "made", 10, 20, 30)
+    name = bucket.removeprefix("s3://")
+    manifest = json.loads(s3.get(f"{name}/run/step-00000030/manifest.json"))
+    s3.put(f"{name}/run/step-00000030/manifest.json", json.dumps(manifest | {"format": 999}).encode())
+    s3.request("DELETE", f"{name}/run/step-00000020/state")
+
+    pulled = pull_newest(f"{bucket}/run", tmp_path / "here")
+
+    assert pulled.name == "step-00000010"
+    assert "999" in pulled.skipped[0][1]
+    assert "step-00000020/state is not there" in pulled.skipped[1][1]
+    assert os.listdir(tmp_path / "here") == ["step-00000010"]
+
+
+@pytest.mark.parametrize("kind", ["denied", "hang-up"])
+def test_a_store_that_cannot_be_had_is_said_and_not_passed_over(
+    faulty: FaultyServer, tmp_path: Path, kind: Literal["denied", "hang-up"]
+) -> None:
+    """An older checkpoint in its place would lose work for a wrong password."""
+    publish(faulty.url, tmp_path / "made", 10, 20)
+    faulty.faults = [Fault(kind, key="step-00000020/state", times=99)]
+
+    with pytest.raises((NotAllowed, StoreUnavailable)):
+        pull_newest(faulty.url, tmp_path / "here", settings=SyncSettings(retries=1))
+
+
+def test_a_killed_pull_goes_on_and_older_remains_go(faulty: FaultyServer, tmp_path: Path) -> None:
+    """What had arrived is not fetched again; a step that was passed by is removed."""
+    make_commit(tmp_path / "made", {"a": noise(1000, 1), "b": noise(1000, 2)}, kind="checkpoint")
+    sync(tmp_path / "made", f"{faulty.url}/step-00000020")
+    here = tmp_path / "here"
+    (here / ".step-00000010.arriving").mkdir(parents=True)
+    faulty.faults = [Fault("denied", key="step-00000020/b", times=1)]
+    with pytest.raises(NotAllowed):
+        pull_newest(faulty.url, here, settings=SyncSettings(concurrency=1))
+    faulty.log.clear()
+
+    pulled = pull_newest(faulty.url, here)
+
+    assert pulled == Pulled("step-00000020")
+    assert faulty.asked("GET", "step-00000020/a") == []
+    assert os.listdir(here) == ["step-00000020"]
