@@ -236,9 +236,9 @@ def _object_here(item: Item, entry: FileEntry, original: Path | None, *, vouched
     if item.bytes == entry.bytes:
         if vouched or etags.same(item.etag, etags.single(entry.md5)):
             return "whole"
-        if etags.part_sizes(item.etag, item.bytes) != (0,):
-            # put in parts by a run that was killed before its manifest; where its tag cannot tell, it is put again
-            return "whole" if original is not None and etags.matches(original, item.etag) else "absent"
+        # put by a run that was killed before its manifest, or somebody else's: where its tag cannot tell (parts, or an
+        # encrypted object), the upload reads it back, and refuses other bytes
+        return "whole" if original is not None and etags.matches(original, item.etag) else "absent"
     raise _in_the_way(item.name)
 
 

@@ -306,7 +306,8 @@ def _plan(
 def _num_requests(view: _View, moves: Sequence[Item], num_others: int, knobs: Knobs) -> int:
     parts = [-(-item.bytes // knobs.part_bytes) for item in moves]
     gets = sum(parts) if view.origin.path is None else 0
-    puts = sum(1 if count <= 1 else count + 2 for count in parts) if view.target.path is None else 0
+    look = 1 if view.held.kind == "commit" else 0  # an upload in parts first looks whether something is there
+    puts = sum(1 if count <= 1 else count + 2 + look for count in parts) if view.target.path is None else 0
     return gets + puts + (num_others if view.target.path is None else 0)
 
 

@@ -92,6 +92,10 @@ class Store(Protocol):
         """Remove an object; none there is fine."""
         ...
 
+    def tags_bytes(self, key: str) -> bool:
+        """Whether a tag of this object that looks like an md5 is one of its bytes, as far as the store has said."""
+        ...
+
 
 class LocalStore:
     """A directory as a store; a file's version is its size, time and inode."""
@@ -176,6 +180,10 @@ class LocalStore:
         path = self._path(key)
         with disk.at_door(path):
             path.unlink(missing_ok=True)
+
+    def tags_bytes(self, key: str) -> bool:  # noqa: ARG002 -- the same for every file
+        """A file's version is none of its bytes."""
+        return False
 
     def _path(self, key: str) -> Path:
         if key.startswith("/") or any(step in ("", ".", "..") for step in key.split("/")):

@@ -158,6 +158,10 @@ class PatientStore:
         """See `Store.upload`; it is tried again from the beginning."""
         return self._pace.call(lambda: self._store.upload(key, chunks, part_bytes=part_bytes, connections=connections))
 
+    def tags_bytes(self, key: str) -> bool:
+        """See `Store.tags_bytes`."""
+        return self._store.tags_bytes(key)
+
     def delete(self, key: str) -> None:
         """See `Store.delete`."""
         self._pace.call(lambda: self._store.delete(key))

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -197,6 +197,10 @@ class ObstoreStore:
             self._meter.add(delete=1)
             obstore.delete(client, key)
 
+    def tags_bytes(self, key: str) -> bool:
+        """False once an answer has said that the object is encrypted by KMS or a customer's key."""
+        return key not in self._wire.sealed
+
     @contextlib.contextmanager
     def _door(self, key: str) -> Iterator[ObjectStore]:
         if os.getpid() != self._pid:
@@ -258,20 +262,27 @@ def _connect(url: str, options: StoreOptions, *, retries: int = 0) -> ObjectStor
     retry: Any = {"max_retries": retries, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
     if scheme != "s3":
         return clients.from_url(url, client_options=client, retry_config=retry)
-    endpoint = options.endpoint_url
-    if endpoint is not None and options.virtual_hosted:
+    region = options.region or "us-east-1"
+    endpoint = options.endpoint_url or f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+    if options.virtual_hosted:
         endpoint = endpoint.replace("://", f"://{bucket}.", 1)
     config: Any = {
         "endpoint": endpoint,
-        "region": options.region or "us-east-1",
-        "access_key_id": options.access_key_id,
-        "secret_access_key": options.secret_access_key,
-        "session_token": options.session_token,
+        "region": region,
         "virtual_hosted_style_request": options.virtual_hosted,
         "skip_signature": options.anonymous,
     }
-    set_values: Any = {name: value for name, value in config.items() if value is not None}
-    return clients.S3Store(bucket, config=set_values, client_options=client, retry_config=retry)
+    # every value is given: what is not, the library takes from the environment, as a foreign token beside these keys
+    credentials: Any = {
+        "access_key_id": options.access_key_id,
+        "secret_access_key": options.secret_access_key,
+        "token": options.session_token,
+        "expires_at": None,
+    }
+    provider: Any = None if options.access_key_id is None else lambda: credentials
+    return clients.S3Store(
+        bucket, config=config, client_options=client, retry_config=retry, credential_provider=provider
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +327,7 @@ def open_location(
     if scheme == "file":
         return Location(LocalStore(Path(rest)))
     named = stores or {}
+    _refuse_reserved(named)
     chosen = named.get(scheme)
     if chosen is not None:
         if chosen.url is None:
@@ -333,11 +345,40 @@ def open_location(
     if not bucket:
         raise UsageError(f"{place} names no bucket", hint=f"Write {scheme}://BUCKET/PREFIX", subject=text)
     url = f"{scheme}://{bucket}"
-    if chosen is None:
-        chosen = next(
-            (store for store in named.values() if store.url and f"{text}/".startswith(f"{store.url.rstrip('/')}/")),
-            None,
-        )
+    chosen = chosen or _below_a_named(text, named)
+    if chosen is not None and scheme != "s3":
+        _refuse_s3_options(chosen, scheme)
     found = StoreOptions.from_environment(os.environ if env is None else env)
     options = found if chosen is None else chosen.over(found)
     return Location(ObstoreStore(url, options=options), prefix.strip("/"))
+
+
+def _refuse_reserved(named: Mapping[str, StoreOptions]) -> None:
+    for name in (*SCHEMES, "file"):
+        if name in named:
+            message = f"a store cannot be named {name}: every {name}:// URL would be taken for it"
+            raise UsageError(message, hint="Give it another name under stores:", subject=name)
+
+
+def _below_a_named(text: str, named: Mapping[str, StoreOptions]) -> StoreOptions | None:
+    """The store whose URL is the longest beginning of this one; stores that cannot be used now are passed over."""
+    found: StoreOptions | None = None
+    for name in named:
+        try:
+            store = named[name]
+        except UsageError as error:
+            if isinstance(error.subject, str) and f"{text}/".startswith(f"{error.subject.rstrip('/')}/"):
+                raise
+            continue
+        url = (store.url or "").rstrip("/")
+        if url and f"{text}/".startswith(f"{url}/") and (found is None or len(url) > len(found.url or "")):
+            found = store
+    return found
+
+
+def _refuse_s3_options(store: StoreOptions, scheme: str) -> None:
+    given = [each.name for each in fields(store) if each.name != "url" and getattr(store, each.name)]
+    if given:
+        message = f"store {store.url} has {', '.join(given)}, which {scheme}:// does not take"
+        hint = f"Remove it, and use the environment variables of {scheme}'s own tools"
+        raise UsageError(message, hint=hint, subject=store.url)

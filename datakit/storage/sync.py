@@ -29,7 +29,8 @@ from datakit.storage.counts import RequestCounts
 from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_sync
 from datakit.storage.partial import Fetch, remove_leftovers
 from datakit.storage.retry import Pace
-from datakit.storage.transfer import Knobs, Put, download, upload
+from datakit.storage.transfer import Knobs, download
+from datakit.storage.upload import Put, upload
 
 __all__ = ["Action", "SyncPlan", "SyncResult", "SyncSettings", "plan_sync", "run_sync", "sync"]
 

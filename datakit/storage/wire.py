@@ -40,6 +40,9 @@ class Wire:
     Args:
         connect_timeout_s: Seconds to wait for a connection.
         read_timeout_s: Seconds to wait for the next bytes.
+
+    Attributes:
+        sealed: Keys of objects whose answers said that their tags are not the md5 of their bytes.
     """
 
     def __init__(self, *, connect_timeout_s: float, read_timeout_s: float) -> None:
@@ -47,6 +50,7 @@ class Wire:
         self._read_timeout_s = read_timeout_s
         self._mine = threading.local()
         self._tls: ssl.SSLContext | None = None
+        self.sealed: set[str] = set()
 
     def stream(self, url: str, asked: Asked, *, start: int, stop: int, etag: str | None) -> Iterator[memoryview]:
         """The bytes from `start` to `stop`, in pieces; each is valid until the next is asked for.
@@ -60,6 +64,8 @@ class Wire:
         connection, answer = self._ask(url, headers, asked)
         try:
             _check_answer(answer, asked, start=start, stop=stop)
+            if _is_sealed(answer):
+                self.sealed.add(asked.key)
             buffer = self._buffer()
             receive = _receiver(connection, answer)
             left = stop - start
@@ -169,6 +175,12 @@ def is_direct(url: str) -> bool:
     parts = urllib.parse.urlsplit(url)
     proxies = urllib.request.getproxies_environment()
     return parts.scheme not in proxies or bool(urllib.request.proxy_bypass(parts.netloc, proxies))
+
+
+def _is_sealed(answer: http.client.HTTPResponse) -> bool:
+    """Whether the object is encrypted so that its tag is no md5 ("Object ETag", Amazon S3 API reference)."""
+    by_service = answer.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
+    return by_service or "x-amz-server-side-encryption-customer-algorithm" in answer.headers
 
 
 def _check_answer(answer: http.client.HTTPResponse, asked: Asked, *, start: int, stop: int) -> None:

@@ -19,7 +19,8 @@ from datakit.storage.objects import Store
 from datakit.storage.partial import Fetch
 from datakit.storage.retry import Pace
 from datakit.storage.store import ObstoreStore, open_location
-from datakit.storage.transfer import Knobs, Put, download, upload
+from datakit.storage.transfer import Knobs, download
+from datakit.storage.upload import Put, upload
 from support.faulty import Fault, FaultyServer
 from support.memory import MemoryStore
 
@@ -293,6 +294,53 @@ def test_where_the_tag_says_nothing_the_upload_is_read_back(faulty: FaultyServer
 
     assert faulty.objects["k"][0] == data
     assert len(faulty.asked("GET")) == -(-len(data) // PART_BYTES)
+
+
+@pytest.mark.parametrize("part_mib", [32, 48, 64])
+@pytest.mark.parametrize("extra", [1, PART_BYTES])
+def test_an_upload_is_read_back_in_the_parts_that_it_was_sent_in(tmp_path: Path, part_mib: int, extra: int) -> None:
+    """Whatever the part size and the rest: a good upload is never called damaged."""
+    store = MemoryStore(plain_tags=False)
+    size_bytes = part_mib * 2**20 + extra
+    path = file(tmp_path, random.Random(4).randbytes(size_bytes))
+
+    upload(
+        store,
+        [Put(path, "k", size_bytes)],
+        knobs=Knobs(part_bytes=part_mib * 2**20, durable=False),
+        pace=eager(),
+        on_bytes=lambda _: None,
+    )
+
+    assert store.requests.bytes_in == size_bytes
+
+
+@pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
+def test_what_is_there_already_is_read_back_where_its_tag_says_nothing(
+    faulty: FaultyServer, tmp_path: Path, data: bytes
+) -> None:
+    """A run that was killed had put it into a bucket that encrypts: it is ours, and is not put again."""
+    faulty.sealed = True
+    faulty.put("k", data)
+
+    put(open_location(faulty.url).store, file(tmp_path, data), create=True)
+    other = bytearray(data)
+    other[-1] ^= 1
+    with pytest.raises(Refused, match="exists already"):
+        put(open_location(faulty.url).store, file(tmp_path, bytes(other)), create=True)
+
+    assert faulty.objects["k"][0] == data
+
+
+@pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
+def test_an_encrypted_object_is_not_taken_for_a_damaged_one(faulty: FaultyServer, tmp_path: Path, data: bytes) -> None:
+    """Under KMS the tag looks like an md5 and is none; the answer says so."""
+    faulty.sealed = True
+    etag = faulty.put("k", data)
+
+    get(lane_store(faulty, "wire"), tmp_path / "f", data, known=False, etag=etag)
+
+    assert (tmp_path / "f").read_bytes() == data
 
 
 @pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])

@@ -36,6 +36,9 @@ Kind = Literal[
     "lost-answer",  # the request is done, and the connection closed without an answer
 ]
 
+CREDENTIALS = ("authorization", "x-amz-security-token")
+"""Headers that say who asks; a signed address says it in its query."""
+
 CODES = {
     "busy": (503, "SlowDown"),
     "many": (429, "TooManyRequests"),
@@ -70,6 +73,8 @@ class FaultyServer:
     guard: threading.Lock = field(default_factory=threading.Lock)
     released: threading.Event = field(default_factory=threading.Event)
     opaque_tags: bool = False
+    sealed: bool = False
+    credentials: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -87,6 +92,8 @@ class FaultyServer:
     def put(self, key: str, data: bytes, tag: str | None = None) -> str:
         """Put an object from outside; gives its tag."""
         tag = f'"{tag or hashlib.md5(data).hexdigest()}"'
+        if self.sealed:
+            tag = f'"{hashlib.md5(b"sealed" + data).hexdigest()}"'
         if self.opaque_tags:
             tag = f'"0x{hashlib.sha1(data).hexdigest()[:12]}"'
         self.objects[key] = (data, tag)
@@ -197,6 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.state.take_fault(self.command, key)
         with self.state.guard:
             self.state.log.append((self.command, key, self.headers.get("Range", "")))
+            said = [self.path, *(value for name, value in self.headers.items() if name.lower() in CREDENTIALS)]
+            self.state.credentials.append(" ".join(said))
         if fault == "replace":
             data, _ = self.state.objects[key]
             self.state.put(key, bytes(len(data)))
@@ -245,6 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = flipped(data[start:stop]) if fault == "flip" else data[start:stop]
         self.send_response(status)
         self.send_header("ETag", tag)
+        if self.state.sealed:
+            self.send_header("x-amz-server-side-encryption", "aws:kms")
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
         self.send_header("Content-Length", str(len(body)))
         if status == 206:
