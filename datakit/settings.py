@@ -264,7 +264,8 @@ def _stores(given: Mapping[str, _Given], env: Mapping[str, str]) -> Stores:
         try:
             resolved = {key: _resolved(value, key, env) for key, value in own.items()}
         except UsageError as error:
-            unusable[name] = error
+            url = own.get(f"{group}.url")
+            unusable[name] = UsageError(error.message, hint=error.hint, subject=url.value if url else group)
         else:
             usable[name] = _build(StoreOptions, group, resolved)
     return Stores(usable, unusable=unusable)

@@ -11,11 +11,28 @@ from __future__ import annotations
 
 import configparser
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from datakit.errors import UsageError
+
+VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CONFIG_FILE",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+)
+"""Everything of an environment that options are read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +92,13 @@ class StoreOptions:
             anonymous=env.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true"),
         )
 
-    def to_environment(self) -> dict[str, str]:
-        """The variables from which `from_environment` reads these options; so a child process is told without files."""
+    def to_environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """An environment from which `from_environment` reads these options and no others, to tell a child process.
+
+        Args:
+            env: The environment that it has besides; what in it leads to a store, also by files, is left out.
+        """
+        kept = {name: value for name, value in env.items() if name not in VARIABLES}
         values = {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_REGION": self.region,
@@ -86,7 +108,8 @@ class StoreOptions:
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true" if self.virtual_hosted else None,
             "AWS_SKIP_SIGNATURE": "true" if self.anonymous else None,
         }
-        return {name: value for name, value in values.items() if value is not None}
+        files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+        return {**kept, **files, **{name: value for name, value in values.items() if value is not None}}
 
     def over(self, fallback: StoreOptions) -> StoreOptions:
         """These options, with the fallback's where nothing was set; credentials come whole from one of the two."""

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from datakit.errors import DatakitError, Refused, StoreUnavailable
+from datakit.errors import DatakitError, MissingExtra, Refused, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.catalog import pull_newest
 from datakit.storage.moves import SyncSettings
@@ -171,7 +171,7 @@ class Agent:
             result = sync(request["path"], request["dest"], settings=SETTINGS)
         except DatakitError as error:
             again = isinstance(error, StoreUnavailable) and not request.get("last")
-            said = {"error": kind_of(error), "message": error.message, "hint": error.hint}
+            said = told(error)
             self._mark(request, "uploading" if again else "failed", **said)
             self._answer({"event": "waiting" if again else "failed", **about, **said})
             return not again
@@ -191,8 +191,7 @@ class Agent:
                 settings=SETTINGS,
             )
         except DatakitError as error:
-            said = {"error": kind_of(error), "message": error.message, "hint": error.hint}
-            self._answer({"event": "failed", **about, **said})
+            self._answer({"event": "failed", **about, **told(error)})
         else:
             self._answer({"event": "pulled", **about, "name": pulled.name, "skipped": pulled.skipped})
 
@@ -215,6 +214,12 @@ def write_state(file: Path, *, path: str, dest: str, state: str, **more: object)
 def kind_of(error: DatakitError) -> str:
     """The public class of an error."""
     return next(each.__name__ for each in type(error).__mro__ if each.__module__ == DatakitError.__module__)
+
+
+def told(error: DatakitError) -> dict[str, Any]:
+    """What is said of an error, from which the other side can make it again."""
+    extra = {"library": error.library, "extra": error.extra} if isinstance(error, MissingExtra) else {}
+    return {"error": kind_of(error), "message": error.message, "hint": error.hint, **extra}
 
 
 def requests_from(stream: TextIO) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import subprocess
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from datakit import errors
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, MissingExtra
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.agent import write_state
@@ -36,6 +37,8 @@ MAX_STARTS = 4
 """How often an agent that died is started in one attempt; more is not bad luck."""
 
 AGENT_LOG = "agent.log"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ class WriteBack:
     ) -> None:
         self.dest_url = dest_url.rstrip("/")
         self.queue_dir = Path(queue_dir)
-        self._env = {**(options.to_environment() if options else {}), **(env or {})}
+        self._options = options
+        self._env = dict(env or {})
         self._agent: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._pending: dict[Path, str] = {}
@@ -156,7 +160,7 @@ class WriteBack:
                 raise DatakitError(f"the agent ended while it looked at {self.dest_url}", hint=self._log_hint())
         answer = self._answers.pop()
         if answer["event"] == "failed":
-            raise getattr(errors, answer["error"])(answer["message"], hint=answer["hint"], subject=self.dest_url)
+            raise _error_of(answer, subject=self.dest_url)
         return Pulled(answer["name"], tuple((name, reason) for name, reason in answer["skipped"]))
 
     def close(self, deadline_s: float) -> dict[str, str]:
@@ -180,7 +184,8 @@ class WriteBack:
         self._starts += 1
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, **self._env, "PYTHONPATH": path, "TOKIO_WORKER_THREADS": "2"}
+        there = os.environ if self._options is None else self._options.to_environment(os.environ)
+        env = {**there, **self._env, "PYTHONPATH": path, "TOKIO_WORKER_THREADS": "2"}
         with disk.at_door(self.queue_dir), open(self.queue_dir / AGENT_LOG, "ab") as log:
             self._agent = subprocess.Popen(
                 # -P: a file of the working directory must not stand in for one of the library
@@ -241,7 +246,11 @@ class WriteBack:
             heard, timeout_s = True, 0.0
             *lines, self._heard = (self._heard + data).split(b"\n")
             for line in lines:
-                self._take(json.loads(line))
+                try:
+                    self._take(json.loads(line))
+                except (ValueError, KeyError, TypeError):
+                    # something that a library of the agent prints: training does not end for that
+                    logger.warning("the write-back agent said what is no answer: %r", line[:200])
         return heard
 
     def _take(self, answer: dict[str, Any]) -> None:
@@ -271,6 +280,15 @@ def _bury(agent: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(BrokenPipeError):  # what was not sent any more is offered to the next
                 pipe.close()
     agent.wait()
+
+
+def _error_of(answer: Mapping[str, Any], *, subject: str) -> DatakitError:
+    """The error that the agent met, with its own class."""
+    if answer["error"] == MissingExtra.__name__:
+        return MissingExtra(answer["library"], extra=answer["extra"])
+    kind = getattr(errors, answer["error"])
+    error: DatakitError = kind(answer["message"], hint=answer["hint"], subject=subject)
+    return error
 
 
 def _read_state(file: Path) -> dict[str, Any] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datakit.errors import UsageError
-from datakit.storage.access import StoreOptions
+from datakit.storage.access import VARIABLES, StoreOptions
 
 SECRET = "wJalrXUtnFEMI-very-secret"
 
@@ -109,10 +110,50 @@ def test_options_travel_through_the_environment() -> None:
         endpoint_url="http://x", region="r", access_key_id="i", secret_access_key="s", virtual_hosted=True
     )
 
-    read_back = StoreOptions.from_environment(options.to_environment())
+    read_back = StoreOptions.from_environment(options.to_environment({}))
 
     assert read_back == options
-    assert StoreOptions.from_environment(StoreOptions(anonymous=True).to_environment()).anonymous
+    assert StoreOptions.from_environment(StoreOptions(anonymous=True).to_environment({})).anonymous
+
+
+def test_options_for_a_child_are_not_mixed_with_what_lies_around(tmp_path: Path) -> None:
+    """No variable and no file of another account reaches a child that is told its store."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text("[default]\nendpoint_url = http://files\nregion = files\n")
+    (tmp_path / ".aws" / "credentials").write_text("[default]\naws_access_key_id = f\naws_secret_access_key = fs\n")
+    around = {
+        "HOME": str(tmp_path),
+        "AWS_ACCESS_KEY_ID": "other",
+        "AWS_DEFAULT_REGION": "other",
+        "AWS_ENDPOINT_URL": "http://other",
+        "AWS_ENDPOINT_URL_S3": "http://other-s3",
+        "AWS_PROFILE": "default",
+        "AWS_SECRET_ACCESS_KEY": "other",
+        "AWS_SESSION_TOKEN": "other",
+        "AWS_SKIP_SIGNATURE": "true",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+        "PATH": "/bin",
+    }
+    for options in (StoreOptions(endpoint_url="http://own", access_key_id="i", secret_access_key="s"), StoreOptions()):
+        child = options.to_environment(around)
+
+        assert StoreOptions.from_environment(child) == options
+        assert child["PATH"] == "/bin"
+
+
+def test_every_variable_that_options_are_read_from_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is read and not listed would leak into a child."""
+    read: set[str] = set()
+
+    class Spy(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            read.add(name)
+            return super().get(name, default)
+
+    StoreOptions.from_environment(Spy(HOME="/nowhere"))
+    StoreOptions.from_environment(Spy(HOME="/nowhere", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b"))
+
+    assert read - {"HOME"} == set(VARIABLES)
 
 
 def test_named_options_stand_above_the_environment() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from datakit.errors import DatakitError, MissingExtra, NotAllowed, NotFound, StoreUnavailable, UsageError
+from datakit.settings import load
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.store import ObstoreStore, open_location
@@ -43,9 +44,59 @@ def test_a_named_store_leads_to_its_url_and_its_options() -> None:
     assert other.store._options.endpoint_url == "http://env"  # type: ignore[attr-defined]
 
 
+def test_the_nearest_named_store_speaks_for_a_url() -> None:
+    """Of two stores above a URL the longer one is meant."""
+    stores = {
+        "a": StoreOptions(url="s3://bkt", endpoint_url="http://far"),
+        "b": StoreOptions(url="s3://bkt/team", endpoint_url="http://near"),
+    }
+
+    near = open_location("s3://bkt/team/x", stores=stores, env={})
+    far = open_location("s3://bkt/x", stores=stores, env={})
+
+    assert near.store._options.endpoint_url == "http://near"  # type: ignore[attr-defined]
+    assert far.store._options.endpoint_url == "http://far"  # type: ignore[attr-defined]
+
+
+def test_a_store_that_cannot_be_used_is_no_trouble_for_other_urls(tmp_path: Path) -> None:
+    """Its secret is not set here; only who asks for it, by name or by URL, hears that."""
+    (tmp_path / "params.yaml").write_text(
+        "stores: {cold: {url: 's3://cold/x', access_key_id: '${NO_SUCH_ID}', secret_access_key: '${NO_SUCH_SECRET}'}}"
+    )
+    stores = load(tmp_path / "params.yaml", env={}).stores
+
+    assert open_location("s3://bkt/x", stores=stores, env={}).url == "s3://bkt/x"
+    for place in ("cold://y", "s3://cold/x/y"):
+        with pytest.raises(UsageError, match="NO_SUCH"):
+            open_location(place, stores=stores, env={})
+
+
+def test_a_session_token_of_the_environment_is_not_sent_with_other_keys(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to another account: the store would refuse the pair, and would have seen the token."""
+    faulty.put("a", b"12345")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-somebody-else")
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+    options = StoreOptions(
+        url=faulty.url, endpoint_url=faulty.endpoint, access_key_id="AKIAOTHER", secret_access_key="other"
+    )
+    store = open_location(f"{faulty.url}/x", stores={"own": options}).store
+
+    store.fetch("a")
+    store.read("a", start=0, stop=5)
+    store.write("b", b"x")
+
+    assert len(faulty.credentials) == 3
+    assert not [said for said in faulty.credentials if "token-of-somebody-else" in said]
+    assert all("AKIAOTHER" in said for said in faulty.credentials)
+
+
 @pytest.mark.parametrize(
     ("place", "stores", "words"),
     [
+        ("s3://b/x", {"s3": StoreOptions(url="s3://other")}, "cannot be named s3"),
+        ("cold://x", {"cold": StoreOptions(url="gs://b", region="r")}, "region, which gs:// does not take"),
         ("ftp://host/x", {}, "does not know"),
         ("s3://", {}, "names no bucket"),
         ("s3:///x", {}, "names no bucket"),

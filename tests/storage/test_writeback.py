@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -263,6 +265,77 @@ def test_options_reach_the_agent_through_its_environment_alone(
     kept = b"".join(path.read_bytes() for path in (tmp_path / "queue").iterdir())
     assert left == {}
     assert b"the-secret-of-the-test" not in command + kept
+
+
+def test_what_lies_around_does_not_lead_the_agent_elsewhere(
+    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of the settings is meant, whatever the environment says of another: checkpoints go nowhere else."""
+    options = StoreOptions.from_environment(faulty.env)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-somebody-else")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue", options=options)
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {}
+    assert all("AKIAEXAMPLE" in said and "somebody-else" not in said for said in faulty.credentials)
+
+
+def test_a_library_that_is_missing_is_said_as_such(tmp_path: Path) -> None:
+    """The agent's MissingExtra comes out as one, with the command that brings the library."""
+    (tmp_path / "broken" / "obstore").mkdir(parents=True)
+    (tmp_path / "broken" / "obstore" / "__init__.py").write_text("raise ImportError('obstore')\n")
+    # the agent looks into the library's own directory first, then here
+    code = """
+import os, sys
+from pathlib import Path
+from datakit.errors import MissingExtra
+os.environ["PYTHONPATH"] = sys.argv[3]
+from datakit.storage.writeback import WriteBack
+back = WriteBack("s3://bkt/run", queue_dir=Path(sys.argv[1]))
+back.start()
+try:
+    back.fetch_newest(Path(sys.argv[2]))
+except MissingExtra as error:
+    print(error.library, error.hint)
+back.close(deadline_s=10)
+"""
+
+    said = run_code(code, tmp_path / "queue", tmp_path / "here", tmp_path / "broken")
+
+    assert said.strip() == "obstore pip install 'datakit[s3]'"
+
+
+@pytest.mark.parametrize("line", ["warning from a library", "[]", "5", "null", "{}", '{"op": "publish"}'])
+def test_an_agent_that_says_what_is_no_answer_does_not_end_training(
+    tmp_path: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and what comes after it is heard."""
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue")
+    (tmp_path / "queue").mkdir()
+    answer = {
+        "event": "failed",
+        "op": "publish",
+        "path": "x",
+        "dest": "d",
+        "requests": {},
+        "message": "full",
+        "hint": None,
+    }
+    words = f"{line}\n{json.dumps(answer)}\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"print({words!r}, end='')"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as agent:
+        agent.wait()
+
+        back._hear(agent, 1.0)
+
+    assert [each.message for each in back.poll() if isinstance(each, Failed)] == ["full"]
+    assert "is no answer" in caplog.text
 
 
 def test_a_state_that_is_not_ours_is_passed_over(tmp_path: Path) -> None:
