@@ -12,7 +12,7 @@ from __future__ import annotations
 import configparser
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,12 @@ class StoreOptions:
         if self.endpoint_url is not None and not self.endpoint_url.startswith(("http://", "https://")):
             raise UsageError(
                 f"endpoint_url {self.endpoint_url!r} needs http:// or https:// in front", subject=self.endpoint_url
+            )
+        if "@" in (self.endpoint_url or "").partition("://")[2].partition("/")[0]:
+            raise UsageError(
+                "endpoint_url holds a name or password, which would stand in messages",
+                hint="Set access_key_id and secret_access_key instead",
+                subject="endpoint_url",
             )
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise UsageError("access_key_id and secret_access_key come together", hint="Set both, or neither")
@@ -122,6 +128,39 @@ class StoreOptions:
             secret_access_key=who.secret_access_key,
             session_token=who.session_token,
         )
+
+
+def refuse_reserved(named: Mapping[str, StoreOptions], reserved: Iterable[str]) -> None:
+    """Refuse a store that is named like a scheme."""
+    for name in reserved:
+        if name in named:
+            message = f"a store cannot be named {name}: every {name}:// URL would be taken for it"
+            raise UsageError(message, hint="Give it another name under stores:", subject=name)
+
+
+def nearest(text: str, named: Mapping[str, StoreOptions]) -> StoreOptions | None:
+    """The store whose URL is the longest beginning of this one; stores that cannot be used now are passed over."""
+    found: StoreOptions | None = None
+    for name in named:
+        try:
+            store = named[name]
+        except UsageError as error:
+            if isinstance(error.subject, str) and f"{text}/".startswith(f"{error.subject.rstrip('/')}/"):
+                raise
+            continue
+        url = (store.url or "").rstrip("/")
+        if url and f"{text}/".startswith(f"{url}/") and (found is None or len(url) > len(found.url or "")):
+            found = store
+    return found
+
+
+def refuse_s3_options(store: StoreOptions, scheme: str) -> None:
+    """Refuse options that another kind of store would not get."""
+    given = [each.name for each in dataclasses.fields(store) if each.name != "url" and getattr(store, each.name)]
+    if given:
+        message = f"store {store.url} has {', '.join(given)}, which {scheme}:// does not take"
+        hint = f"Remove it, and use the environment variables of {scheme}'s own tools"
+        raise UsageError(message, hint=hint, subject=store.url)
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:

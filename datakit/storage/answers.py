@@ -35,6 +35,7 @@ def already_there(where: str) -> Refused:
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_INVALID_PATH = re.compile(r'Path "([^"]*)"')
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _DENIED = {
     "AccessDenied": "access is denied",
@@ -45,6 +46,8 @@ _DENIED = {
     "SignatureDoesNotMatch": "the secret access key is wrong",
 }
 _OTHER_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+_PASSING = ("ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "TemporaryRedirect")
+"""Codes with a status below 500 that S3 asks to be tried again."""
 _STATUS_OF_CLASS = {
     "NotModifiedError": 412,
     "PermissionDeniedError": 403,
@@ -84,8 +87,13 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
         return NotAllowed(f"no credentials were found for {asked.url}{asked.at}", hint=hint, subject=asked.url)
     if kind == "AlreadyExistsError":
         return already_there(asked.where)
+    if kind == "InvalidPathError" and (key := _INVALID_PATH.search(text)):
+        message = f'{asked.url} holds the key "{key.group(1)}", which cannot be the name of a file'
+        return UsageError(message, hint="Rename it, or name a folder beside it", subject=asked.url)
     if kind in _IMPOSSIBLE:
         return UsageError(f"{asked.where}: obstore cannot do this ({kind})", subject=asked.where)
+    if "certificate" in text and status is None:
+        return untrusted(asked, "see the authorities that this machine trusts")
     status = status or (301 if "BareRedirect" in text else _status_of(error))
     return no_answer(asked, _transport(text)) if status is None else refused(status, text, asked)
 
@@ -111,7 +119,7 @@ def refused(status: int, text: str, asked: Asked) -> DatakitError:
     if code == "NoSuchBucket":
         hint = "Create it, or check its name and the endpoint"
         return NotFound(f"bucket {asked.url} does not exist{at}", hint=hint, subject=asked.url)
-    if code in _OTHER_REGION or status in (301, 307):
+    if code in _OTHER_REGION or status == 301:
         message = f"{asked.url} is not in region {asked.options.region or 'us-east-1'} ({said})"
         return UsageError(message, hint="Set AWS_REGION to the bucket's region", subject=asked.url)
     if code in _DENIED or status in (401, 403):
@@ -124,7 +132,7 @@ def refused(status: int, text: str, asked: Asked) -> DatakitError:
         return IntegrityError(f"{where} holds fewer bytes than it should", hint="It was replaced, or is not whole")
     if status == 404:
         return NotFound(f"{where} is not there{at}", subject=where)
-    if status < 500 and status not in (408, 429):
+    if status < 500 and status not in (307, 408, 429) and code not in _PASSING:
         return DatakitError(f"{where}{at}: the store refused the request ({said})", subject=where)
     return Throttled(f"{where}{at}: the store is busy or broken ({said})", hint="Try again later", subject=where)
 
@@ -134,6 +142,12 @@ def no_answer(asked: Asked, reason: str) -> StoreUnavailable:
     hint = "Check the endpoint, the network and the proxy settings"
     message = f"{asked.where}: no proper answer from the store{asked.at} ({reason})"
     return StoreUnavailable(message, hint=hint, subject=asked.where)
+
+
+def untrusted(asked: Asked, reason: str) -> DatakitError:
+    """The error of a store whose certificate is not accepted; trying again would not change it."""
+    hint = "Set SSL_CERT_FILE to the certificate of its authority, or check the endpoint"
+    return DatakitError(f"{asked.url}: the certificate of the store{asked.at} is not trusted ({reason})", hint=hint)
 
 
 def _transport(text: str) -> str:

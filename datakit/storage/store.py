@@ -15,18 +15,18 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 from datakit.data.digest import Buffer
-from datakit.errors import DatakitError, IntegrityError, MissingExtra, UsageError
-from datakit.storage.access import StoreOptions
-from datakit.storage.answers import Asked, no_answer, translated
+from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowed, UsageError
+from datakit.storage.access import StoreOptions, nearest, refuse_reserved, refuse_s3_options
+from datakit.storage.answers import Asked, changed, no_answer, translated
 from datakit.storage.counts import Meter, RequestCounts
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined
-from datakit.storage.wire import PIECE_BYTES, Wire, is_direct
+from datakit.storage.wire import PIECE_BYTES, Wire, is_direct, is_weak
 
 __all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "open_location"]
 
@@ -48,6 +48,9 @@ READ_TIMEOUT_S = 20
 
 SIGNED_S = 300
 """How long a signed address is used; it is valid for twice that. Stores refuse what was signed over 15 minutes ago."""
+
+MAX_ADDRESSES = 10_000
+"""Signed addresses kept, some 5 MB; signing one more takes less than a request does."""
 
 UPLOAD_RETRIES = 5
 """Tries of obstore's own for one part of a multipart upload: one lost part must not begin the whole upload anew."""
@@ -109,7 +112,9 @@ class ObstoreStore:
                 self._meter.add(list=min(number, 1))
                 # by key, because stores have been seen to repeat objects at page borders, and to give them unsorted
                 found.update((meta["path"], _info(meta["path"], meta)) for meta in page)
-        return [found[key] for key in sorted(found)]
+        # consoles mark a folder by an empty object of its name
+        folders = {str(folder) for key in found for folder in PurePosixPath(key).parents}
+        return [found[key] for key in sorted(found) if found[key].bytes or key not in folders]
 
     def fetch(self, key: str) -> Blob:
         """One GET."""
@@ -128,20 +133,34 @@ class ObstoreStore:
             return  # a range request for no byte is an error in HTTP
         asked = Asked(self._url, key, self._options)
         with self._door(key) as client:
-            url = self._signed(client, key)
-            self._meter.add(get=1)
-            pieces = (
-                self._wire.stream(url, asked, start=start, stop=stop, etag=etag)
-                if url is not None
-                else _stream(client, asked, start=start, stop=stop, etag=etag)
-            )
-            for piece in pieces:
+            known = key in self._addresses
+            try:
+                pieces = self._pieces(client, asked, start=start, stop=stop, etag=etag)
+                piece = next(pieces, None)
+            except NotAllowed:
+                if not known:
+                    raise
+                # signed by a clock that stood still meanwhile, or with credentials that have ended since
+                self._addresses.pop(key, None)
+                pieces = self._pieces(client, asked, start=start, stop=stop, etag=etag)
+                piece = next(pieces, None)
+            while piece is not None:
                 self._meter.add(bytes_in=len(piece))
                 yield piece
+                piece = next(pieces, None)
 
     def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
         """The same, as one."""
         return joined(self.stream(key, start=start, stop=stop, etag=etag))
+
+    def _pieces(
+        self, client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: str | None
+    ) -> Iterator[memoryview]:
+        url = self._signed(client, asked.key)
+        self._meter.add(get=1)
+        if url is None:
+            return _stream(client, asked, start=start, stop=stop, etag=etag)
+        return self._wire.stream(url, asked, start=start, stop=stop, etag=etag)
 
     def _signed(self, client: ObjectStore, key: str) -> str | None:
         """An address of the object that needs nothing else, or None where obstore itself has to ask."""
@@ -154,6 +173,8 @@ class ObstoreStore:
         if time.monotonic() > expires_at:
             url = obstore.sign(cast("S3Store", client), "GET", key, timedelta(seconds=2 * SIGNED_S))
             with self._guard:
+                if len(self._addresses) >= MAX_ADDRESSES:
+                    self._addresses.clear()
                 self._addresses[key] = (url, time.monotonic() + SIGNED_S)
         return url if is_direct(url) else None
 
@@ -225,9 +246,11 @@ def _stream(client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: s
     import obstore
 
     options: GetOptions = {"range": (start, stop)}
-    if etag is not None:
+    if etag is not None and not is_weak(etag):
         options["if_match"] = etag
     result = obstore.get(client, asked.key, options=options)
+    if is_weak(etag) and result.meta["e_tag"] != etag:
+        raise changed(asked.where)
     if result.meta["size"] < stop:
         short = f"{asked.where} holds {result.meta['size']} bytes, it should hold {stop} at least"
         raise IntegrityError(short, hint="It was replaced, or is not whole", subject=asked.key)
@@ -327,7 +350,7 @@ def open_location(
     if scheme == "file":
         return Location(LocalStore(Path(rest)))
     named = stores or {}
-    _refuse_reserved(named)
+    refuse_reserved(named, (*SCHEMES, "file"))
     chosen = named.get(scheme)
     if chosen is not None:
         if chosen.url is None:
@@ -345,40 +368,9 @@ def open_location(
     if not bucket:
         raise UsageError(f"{place} names no bucket", hint=f"Write {scheme}://BUCKET/PREFIX", subject=text)
     url = f"{scheme}://{bucket}"
-    chosen = chosen or _below_a_named(text, named)
+    chosen = chosen or nearest(text, named)
     if chosen is not None and scheme != "s3":
-        _refuse_s3_options(chosen, scheme)
+        refuse_s3_options(chosen, scheme)
     found = StoreOptions.from_environment(os.environ if env is None else env)
     options = found if chosen is None else chosen.over(found)
     return Location(ObstoreStore(url, options=options), prefix.strip("/"))
-
-
-def _refuse_reserved(named: Mapping[str, StoreOptions]) -> None:
-    for name in (*SCHEMES, "file"):
-        if name in named:
-            message = f"a store cannot be named {name}: every {name}:// URL would be taken for it"
-            raise UsageError(message, hint="Give it another name under stores:", subject=name)
-
-
-def _below_a_named(text: str, named: Mapping[str, StoreOptions]) -> StoreOptions | None:
-    """The store whose URL is the longest beginning of this one; stores that cannot be used now are passed over."""
-    found: StoreOptions | None = None
-    for name in named:
-        try:
-            store = named[name]
-        except UsageError as error:
-            if isinstance(error.subject, str) and f"{text}/".startswith(f"{error.subject.rstrip('/')}/"):
-                raise
-            continue
-        url = (store.url or "").rstrip("/")
-        if url and f"{text}/".startswith(f"{url}/") and (found is None or len(url) > len(found.url or "")):
-            found = store
-    return found
-
-
-def _refuse_s3_options(store: StoreOptions, scheme: str) -> None:
-    given = [each.name for each in fields(store) if each.name != "url" and getattr(store, each.name)]
-    if given:
-        message = f"store {store.url} has {', '.join(given)}, which {scheme}:// does not take"
-        hint = f"Remove it, and use the environment variables of {scheme}'s own tools"
-        raise UsageError(message, hint=hint, subject=store.url)

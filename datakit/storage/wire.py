@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 from datakit.errors import DatakitError, IntegrityError
-from datakit.storage.answers import Asked, no_answer, refused
+from datakit.storage.answers import Asked, changed, no_answer, refused, untrusted
 
 PIECE_BYTES = 2**20
 """What is received at once: 1 MiB and its copy in the page cache fit into a second-level cache."""
@@ -60,10 +60,12 @@ class Wire:
             Refused: The object is not the version `etag` any more.
             NotFound, NotAllowed, IntegrityError: As the store's answer means.
         """
-        headers = {"Range": f"bytes={start}-{stop - 1}"} | ({"If-Match": etag} if etag else {})
+        headers = {"Range": f"bytes={start}-{stop - 1}"} | ({"If-Match": etag} if etag and not is_weak(etag) else {})
         connection, answer = self._ask(url, headers, asked)
         try:
             _check_answer(answer, asked, start=start, stop=stop)
+            if is_weak(etag) and answer.headers.get("ETag") != etag:
+                raise changed(asked.where)
             if _is_sealed(answer):
                 self.sealed.add(asked.key)
             buffer = self._buffer()
@@ -101,6 +103,9 @@ class Wire:
                     self._open(connection)
                 connection.request("GET", target, headers=headers)
                 return connection, connection.getresponse()
+            except ssl.SSLCertVerificationError as error:
+                connection.close()
+                raise untrusted(asked, error.verify_message) from error
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if not reused or isinstance(error, TimeoutError):
@@ -170,11 +175,16 @@ class _TlsConnection(_Connection, http.client.HTTPSConnection):
     """The same, encrypted."""
 
 
+def is_weak(etag: str | None) -> bool:
+    """Whether a tag is one that If-Match never matches (RFC 9110, 13.1.1); the answer's own is compared then."""
+    return etag is not None and etag.startswith("W/")
+
+
 def is_direct(url: str) -> bool:
     """Whether no proxy of the environment stands between us and this URL."""
     parts = urllib.parse.urlsplit(url)
     proxies = urllib.request.getproxies_environment()
-    return parts.scheme not in proxies or bool(urllib.request.proxy_bypass(parts.netloc, proxies))
+    return not proxies.keys() & {parts.scheme, "all"} or bool(urllib.request.proxy_bypass(parts.netloc, proxies))
 
 
 def _is_sealed(answer: http.client.HTTPResponse) -> bool:

@@ -104,6 +104,14 @@ def test_a_broken_shared_file_is_named_without_its_lines(tmp_path: Path) -> None
     assert SECRET not in str(caught.value)
 
 
+def test_a_password_in_an_endpoint_is_refused_without_being_said() -> None:
+    """Messages name the endpoint."""
+    with pytest.raises(UsageError) as caught:
+        StoreOptions(endpoint_url="https://me:hidden@host:9000")
+
+    assert "hidden" not in str(caught.value)
+
+
 def test_options_travel_through_the_environment() -> None:
     """What a parent writes for its child, the child reads back the same."""
     options = StoreOptions(

@@ -144,3 +144,19 @@ def test_without_an_endpoint_the_sentence_names_none() -> None:
     error = refused(404, body("NoSuchBucket"), Asked("s3://bkt", "", StoreOptions()))
 
     assert error.message == "bucket s3://bkt does not exist"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (307, "TemporaryRedirect"),
+        (400, "RequestTimeout"),
+        (409, "ConditionalRequestConflict"),
+        (409, "OperationAborted"),
+    ],
+)
+def test_what_the_store_asks_to_be_tried_again_is(status: int, code: str) -> None:
+    """Below 500, and no fault of ours: the next try may go through."""
+    error = refused(status, f"<Error><Code>{code}</Code></Error>", Asked("s3://bkt", "k", StoreOptions()))
+
+    assert isinstance(error, StoreUnavailable)

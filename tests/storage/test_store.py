@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datakit.errors import DatakitError, MissingExtra, NotAllowed, NotFound, StoreUnavailable, UsageError
+from datakit.errors import DatakitError, MissingExtra, NotAllowed, NotFound, Refused, StoreUnavailable, UsageError
 from datakit.settings import load
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
@@ -303,3 +303,64 @@ def test_importing_the_room_loads_no_client() -> None:
     said = run_code(code)
 
     assert said.strip() == "[]"
+
+
+def test_the_mark_of_a_folder_is_no_file(faulty: FaultyServer) -> None:
+    """Consoles make an empty object of a folder's name; an empty file that is no folder stays."""
+    for key in ("dir/", "dir/x", "dir/sub/", "dir/sub/y", "dir/empty"):
+        faulty.put(key, key[-1:].encode() if key[-1] in "xy" else b"")
+
+    listed = open_location(faulty.url).store.list("")
+
+    assert [info.key for info in listed] == ["dir/empty", "dir/sub/y", "dir/x"]
+
+
+def test_a_key_that_no_file_can_have_is_named(faulty: FaultyServer) -> None:
+    """The library gives up the whole list for it; so at least it is said for which."""
+    faulty.put("a//b", b"1")
+
+    with pytest.raises(UsageError, match='holds the key "a//b"') as caught:
+        open_location(faulty.url).store.list("")
+
+    assert caught.value.hint
+
+
+def test_an_address_that_is_refused_is_signed_once_more(faulty: FaultyServer) -> None:
+    """After a sleep of the machine it is older than the clock says; credentials that are wrong are asked once."""
+    faulty.put("a", b"12345")
+    store = open_location(faulty.url).store
+    store.read("a", start=0, stop=5)
+    faulty.faults = [Fault("denied")]
+
+    again = store.read("a", start=0, stop=5)
+    faulty.faults = [Fault("denied", times=9)]
+    with pytest.raises(NotAllowed):
+        store.read("a", start=0, stop=5)
+
+    assert again == b"12345"
+    assert store.requests.get == 5 == len(faulty.asked("GET"))
+
+
+def test_kept_addresses_are_bounded(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset of a million files does not fill the memory with their addresses."""
+    monkeypatch.setattr("datakit.storage.store.MAX_ADDRESSES", 3)
+    store = ObstoreStore(faulty.url, options=StoreOptions.from_environment(faulty.env))
+    for number in range(10):
+        faulty.put(f"{number}", b"1")
+
+        store.read(f"{number}", start=0, stop=1)
+
+        assert len(store._addresses) <= 3
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_weak_tag_is_compared_with_the_answers(faulty: FaultyServer, lane: str) -> None:
+    """If-Match never matches it; a version that was replaced is found all the same."""
+    faulty.objects["a"] = (b"12345", 'W/"one"')
+    store = faulty_store(faulty, lane)
+
+    read = store.read("a", start=0, stop=5, etag='W/"one"')
+    with pytest.raises(Refused, match="replaced while it was in use"):
+        store.read("a", start=0, stop=5, etag='W/"two"')
+
+    assert read == b"12345"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 
@@ -157,3 +159,31 @@ def test_a_proxy_of_the_environment_is_respected(clean_room: object, monkeypatch
     monkeypatch.setenv("no_proxy", "store")
 
     assert (before, behind, tls, is_direct("http://store:9000/b/k")) == (True, False, True, True)
+
+
+@pytest.mark.parametrize("name", ["ALL_PROXY", "all_proxy", "HTTP_PROXY"])
+def test_a_proxy_for_everything_is_a_proxy(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What goes around a proxy that the user has set may be refused, or must not be done."""
+    for each in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name if name != "HTTP_PROXY" else "http_proxy", "http://proxy:3128")
+
+    assert not is_direct("http://store/bucket/key")
+
+
+def test_a_certificate_that_is_not_trusted_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking again would not make it trusted: it is no error that patience tries again."""
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "self-signed certificate"
+
+    def connect(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", connect)
+    wire = Wire(connect_timeout_s=1, read_timeout_s=1)
+    asked = Asked("s3://bkt", "k", StoreOptions())
+
+    with pytest.raises(DatakitError, match="not trusted \\(self-signed certificate\\)") as caught:
+        list(wire.stream("https://store/bkt/k", asked, start=0, stop=1, etag=None))
+
+    assert not isinstance(caught.value, StoreUnavailable)
