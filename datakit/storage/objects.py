@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from datakit.data.digest import Buffer
-from datakit.errors import UsageError
+from datakit.errors import Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import RequestCounts
@@ -120,15 +120,28 @@ class LocalStore:
             return _local_info(key, os.stat(path))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        """All files below a directory, without those that a dot hides."""
-        top = self._path(prefix) if prefix else self.root
-        with disk.at_door(top):
-            # dot files are ours (temporaries, locks) or the user's own secrets: neither belongs to the data
-            found = [
-                _local_info(path.relative_to(self.root).as_posix(), path.stat())
-                for path in top.rglob("*")
-                if path.is_file() and not any(step.startswith(".") for step in path.relative_to(top).parts)
-            ]
+        """All files below a directory, without those that a dot hides.
+
+        Raises:
+            NotAllowed: A folder cannot be read.
+            Refused: Something is neither a file nor a folder; nothing is left out in silence.
+        """
+        found = []
+        folders = [self._path(prefix) if prefix else self.root]
+        while folders:
+            folder = folders.pop()
+            with disk.at_door(folder), os.scandir(folder) as entries:
+                for entry in entries:
+                    # dot files are ours (temporaries, locks) or the user's own secrets: neither belongs to the data
+                    if entry.name.startswith("."):
+                        continue
+                    path = Path(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+                    elif entry.is_file():
+                        found.append(_local_info(path.relative_to(self.root).as_posix(), entry.stat()))
+                    else:
+                        raise _no_file(path)
         return sorted(found, key=lambda info: info.key)
 
     def fetch(self, key: str) -> Blob:
@@ -189,6 +202,15 @@ class LocalStore:
         if key.startswith("/") or any(step in ("", ".", "..") for step in key.split("/")):
             raise UsageError(f"{key!r} does not stay inside {self.root}", subject=key)
         return self.root / key
+
+
+def _no_file(path: Path) -> Refused:
+    if path.is_dir():
+        message, hint = f"{path} is a link to a folder, and is not followed", "Name its target as a place of its own"
+    else:
+        message = f"{path} is neither a file nor a folder"
+        hint = "Remove it, or give it a name that starts with a dot, which leaves it out"
+    return Refused(message, hint=hint, subject=str(path))
 
 
 def _local_info(key: str, status: os.stat_result) -> ObjectInfo:

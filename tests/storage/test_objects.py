@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.objects import LocalStore, Store
 from datakit.storage.store import ObstoreStore
 from support.memory import MemoryStore
+from support.process import run_code
 from support.s3server import S3Server
 
 MIB = 2**20
@@ -196,3 +198,57 @@ def test_a_local_file_that_is_replaced_while_it_is_read_is_noticed(tmp_path: Pat
 def _drain(pieces: Iterator[memoryview]) -> None:
     for _ in pieces:
         pass
+
+
+def test_what_cannot_be_listed_is_said_and_not_left_out(tmp_path: Path) -> None:
+    """A link to a folder, a link to nothing, a pipe: leaving one out would have --delete remove its copy."""
+    (tmp_path / "target").mkdir()
+    makers: list[Callable[[Path], object]] = [
+        lambda path: path.symlink_to(tmp_path / "target"),
+        lambda path: path.symlink_to("nowhere"),
+        os.mkfifo,
+    ]
+    for number, make in enumerate(makers):
+        root = tmp_path / f"root-{number}"
+        (root / "sub").mkdir(parents=True)
+        make(root / "sub" / "odd")
+
+        with pytest.raises(Refused, match="sub/odd is"):
+            LocalStore(root).list("")
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
+    """As in the cache of a model hub."""
+    (tmp_path / "blob").write_bytes(b"123")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "name").symlink_to(tmp_path / "blob")
+
+    listed = LocalStore(tmp_path / "root").list("")
+
+    assert [(info.key, info.bytes) for info in listed] == [("name", 3)]
+
+
+def test_a_folder_that_cannot_be_read_is_not_allowed() -> None:
+    """Exit code 6, not an empty folder; run as an ordinary user, whom permissions bind."""
+    code = """
+import os, sys
+from pathlib import Path
+from datakit.errors import NotAllowed
+from datakit.storage.objects import LocalStore
+if os.getuid() == 0:
+    os.seteuid(65534)
+try:
+    LocalStore(Path(sys.argv[1])).list("")
+except NotAllowed as error:
+    print(error.exit_code, error.message)
+"""
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        closed = Path(root) / "closed"
+        closed.mkdir(mode=0o000)
+        try:
+            said = run_code(code, root)
+        finally:
+            closed.chmod(0o700)
+
+    assert said == f"6 {closed}: Permission denied\n"
