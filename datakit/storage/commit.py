@@ -42,7 +42,7 @@ _VERIFIERS = min(4, os.cpu_count() or 1)
 def lock_path(final: Path) -> Path:
     """The lock of whoever writes at `final`: commits and downloads of one place exclude each other."""
     final = Path(final).absolute()
-    return final.with_name(f".{final.name}.lock")
+    return disk.lock_beside(final)
 
 
 @dataclass(slots=True)
@@ -51,12 +51,14 @@ class Staging:
 
     Attributes:
         path: Directory to put members into; becomes the commit.
+        final: Where the commit will stand.
         about: What the manifest says besides its members; set it before the block ends.
         previous: The manifest of the commit that is being renewed, or None.
         manifest: The manifest, once the block has ended.
     """
 
     path: Path
+    final: Path
     about: dict[str, Any] = field(default_factory=dict)
     previous: Manifest | None = None
     manifest: Manifest | None = None
@@ -104,7 +106,7 @@ class Staging:
         Raises:
             NotFound: Nothing is being renewed, or it has no whole member of that name.
         """
-        final = self.path.with_name(_final_name(self.path))
+        final = self.final
         old = {entry.name: entry for entry in self.previous.members} if self.previous else {}
         if name not in old or not _has_size(final / name, old[name].bytes):
             raise NotFound(f"there is no {name} to keep in {final}", subject=name)
@@ -161,7 +163,7 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
         if previous is not None:
             disk.sweep(final)
             _remove_unnamed(final, previous)
-        staging = Staging(path=disk.temporary(final), previous=previous)
+        staging = Staging(path=disk.temporary(final), final=final, previous=previous)
         with disk.at_door(final):
             staging.path.mkdir()
             try:
@@ -176,12 +178,6 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
             finally:
                 # also of a kill by signal that Python sees; after a good end the name is gone and nothing happens
                 disk.remove(staging.path)
-
-
-def _final_name(staging: Path) -> str:
-    match = disk.TEMPORARY.fullmatch(staging.name)
-    assert match is not None
-    return match["name"]
 
 
 def _has_size(path: Path, size_bytes: int) -> bool:

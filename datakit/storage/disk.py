@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import re
@@ -75,9 +76,21 @@ def translated(error: OSError, path: Path | str) -> DatakitError:
     return DatakitError(f"{where}: {said}", subject=str(where))
 
 
+def stem(name: str) -> str:
+    """A name as it stands inside the names of its temporaries and locks; a long one is cut, with a digest at its end.
+
+    A name has 255 bytes at most (NAME_MAX of Linux), and `.NAME.<8 hex>.journal` needs 18 of them for itself.
+    """
+    data = name.encode(errors="surrogateescape")
+    if len(data) <= 230:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:8]
+    return f"{data[:200].decode(errors='ignore')}~{digest}"
+
+
 def temporary(path: Path) -> Path:
     """A new name beside `path` that a later start recognises as a leftover."""
-    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
+    return path.with_name(f".{stem(path.name)}.tmp-{secrets.token_hex(4)}")
 
 
 @contextlib.contextmanager
@@ -208,7 +221,9 @@ def sweep(directory: Path, *, name: str | None = None) -> list[Path]:
         with at_door(directory):
             for path in sorted(directory.iterdir()):
                 match = TEMPORARY.fullmatch(path.name)
-                if match and name in (None, match["name"]):
+                wanted = match and (name is None or stem(name) == match["name"])
+                # of a place inside this one, somebody else may be writing there
+                if match and wanted and (name is not None or not is_held(lock_beside(directory / match["name"]))):
                     remove(path)
                     removed.append(path)
     return removed
@@ -220,6 +235,29 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=False)
     else:
         path.unlink(missing_ok=True)
+
+
+def lock_beside(path: Path) -> Path:
+    """The lock file of whoever writes at a place: beside it, because what is there may be renamed away."""
+    return path.with_name(f".{stem(path.name)}.lock")
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process, or a thread of this one, holds a lock file."""
+    with _held_guard:
+        if lock.absolute() in _held:
+            return True  # and it is not opened: closing it would free the lock
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 _held: set[Path] = set()

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from datakit.data.digest import PART_BYTES, Buffer, FileEntry, crc32c
 from datakit.errors import IntegrityError
@@ -105,11 +106,12 @@ class Partial:
         self.fetch = fetch
         self._part_bytes = part_bytes
         self._durable = durable
-        stem = f".{fetch.target.name}.{fetch.identity}"
+        stem = f".{disk.stem(fetch.target.name)}.{fetch.identity}"
         self._path = fetch.target.with_name(f"{stem}.part")
         self._journal = fetch.target.with_name(f"{stem}.journal")
         self._descriptor = -1
         self._log = -1
+        self._intact_bytes = 0
 
     def open(self) -> list[int]:
         """Take up what is here of it, make room for the rest, and say which parts are missing.
@@ -129,9 +131,10 @@ class Partial:
                 else:
                     self.discard()  # an empty file of great size would only fill the disk
                 raise
-            fresh = not here
+            fresh = self._intact_bytes == 0
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_TRUNC if fresh else 0)
             self._log = os.open(self._journal, flags, 0o666)
+            os.ftruncate(self._log, self._intact_bytes)  # a line torn by a kill would swallow the next note
             if fresh:
                 os.write(self._log, _line(self._header()))
         return [number for number in range(self._num_parts) if number not in here]
@@ -195,13 +198,23 @@ class Partial:
     def _arrived(self) -> set[int]:
         """Parts that the journal claims and whose bytes are what it claims."""
         try:
-            lines = self._journal.read_bytes().split(b"\n")[:-1]  # what follows the last newline was torn by a kill
-            if not lines or json.loads(lines[0]) != self._header():
-                return set()
-            claimed: dict[int, list[str]] = dict(json.loads(line) for line in lines[1:])
-        except (FileNotFoundError, ValueError):
+            data = self._journal.read_bytes()
+        except FileNotFoundError:
             return set()
+        intact = data[: data.rfind(b"\n") + 1]
+        lines = [_value(line) for line in intact.splitlines()]
+        if not lines or lines[0] != self._header():
+            return set()
+        self._intact_bytes = len(intact)
+        claimed = {line[0]: line[1] for line in lines[1:] if self._is_claim(line)}
         return {number for number, crcs in claimed.items() if self._has(number, crcs)}
+
+    def _is_claim(self, line: Any) -> bool:
+        """Whether a line names a part and its checksums; others, as after a power cut, are passed over."""
+        if not isinstance(line, list) or len(line) != 2:
+            return False
+        number, crcs = line
+        return isinstance(number, int) and 0 <= number < self._num_parts and isinstance(crcs, list)
 
     def _has(self, number: int, crcs: list[str]) -> bool:
         start, stop = self.span(number)
@@ -214,6 +227,13 @@ class Partial:
         return inspector.crcs == crcs
 
 
+def _value(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
 def _line(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
@@ -222,7 +242,7 @@ def remove_leftovers(targets: Iterable[Path]) -> list[Path]:
     """Remove what killed transfers left beside these final names; hold the lock of the place."""
     folders: dict[Path, set[str]] = {}
     for target in targets:
-        folders.setdefault(target.parent, set()).add(target.name)
+        folders.setdefault(target.parent, set()).add(disk.stem(target.name))
     removed = []
     for folder, names in folders.items():
         with disk.at_door(folder):
@@ -239,6 +259,6 @@ def partial_bytes(targets: Iterable[Path]) -> int:
     return sum(
         path.stat().st_blocks * 512
         for target in targets
-        for path in target.parent.glob(f".{glob.escape(target.name)}.*.part")
+        for path in target.parent.glob(f".{glob.escape(disk.stem(target.name))}.*.part")
         if PARTIAL.fullmatch(path.name)
     )

@@ -309,3 +309,37 @@ def test_free_bytes_of_a_place_to_come_are_those_of_its_disk(tmp_path: Path) -> 
     free = disk.free_bytes(tmp_path / "not" / "yet" / "there")
 
     assert 0 < free <= os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+
+
+def test_a_sweep_leaves_what_somebody_else_is_writing(tmp_path: Path) -> None:
+    """A place inside the swept one has its own lock: its temporaries are its holder's."""
+    theirs, left = disk.temporary(tmp_path / "nested"), disk.temporary(tmp_path / "killed")
+    theirs.mkdir()
+    left.mkdir()
+
+    with disk.exclusive(disk.lock_beside(tmp_path / "nested"), purpose="writing"):
+        removed = disk.sweep(tmp_path)
+
+    assert removed == [left]
+    assert theirs.is_dir()
+    assert disk.sweep(tmp_path) == [theirs]
+
+
+def test_a_lock_of_another_process_is_seen(tmp_path: Path) -> None:
+    """And looking at it neither takes nor frees it."""
+    code = """
+import sys
+from pathlib import Path
+from datakit.storage import disk
+with disk.exclusive(Path(sys.argv[1]), purpose="writing"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    process = start_code(code, tmp_path / ".x.lock")
+
+    held = [disk.is_held(tmp_path / ".x.lock") for _ in range(2)]
+    kill(process)
+
+    assert held == [True, True]
+    assert not disk.is_held(tmp_path / ".x.lock")
+    assert not disk.is_held(tmp_path / ".absent.lock")

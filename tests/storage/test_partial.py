@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from datakit.data.digest import PART_BYTES, entry_of
 from datakit.errors import IntegrityError, NoSpace
+from datakit.storage import disk
 from datakit.storage.partial import PARTIAL, Fetch, Inspector, Partial, partial_bytes, remove_leftovers
 from support.process import run_code
 
@@ -239,3 +240,57 @@ def test_a_limit_met_while_writing_is_no_space(tmp_path: Path) -> None:
         partial.put(b"x", 0)
 
     partial.close()
+
+
+def test_a_torn_line_swallows_no_later_note(tmp_path: Path) -> None:
+    """Killed while it wrote, started, and killed again: what came after the torn line is still known."""
+    first, _ = begin(fetch(tmp_path))
+    bring(first, 0)
+    first.close()
+    with journal_of(tmp_path).open("ab") as file:
+        file.write(b'[1, ["01')
+    second, missing = begin(fetch(tmp_path))
+    bring(second, 1)
+    second.close()
+
+    third, missing_last = begin(fetch(tmp_path))
+    third.close()
+
+    assert (missing, missing_last) == ([1, 2], [2])
+
+
+@pytest.mark.parametrize("line", ["5", "null", "[]", "[1]", '["a", []]', "[7, []]", "[-1, []]", "[1, 5]", "{", "\0\0"])
+def test_a_line_that_is_no_claim_is_passed_over(tmp_path: Path, line: str) -> None:
+    """As a disk leaves it after a power cut: the claims around it count."""
+    first, _ = begin(fetch(tmp_path))
+    bring(first, 0)
+    first.close()
+    with journal_of(tmp_path).open("ab") as file:
+        file.write(line.encode() + b"\n")
+    second, _ = begin(fetch(tmp_path))
+    bring(second, 2)
+    second.close()
+
+    third, missing = begin(fetch(tmp_path))
+    third.close()
+
+    assert missing == [1]
+
+
+@pytest.mark.parametrize("letter", ["n", "\N{LATIN SMALL LETTER U WITH DIAERESIS}"])
+def test_a_name_of_the_longest_kind_arrives(tmp_path: Path, letter: str) -> None:
+    """255 bytes leave no room for what a temporary adds to its name."""
+    target = tmp_path / (letter * (255 // len(letter.encode())))
+    partial, missing = begin(Fetch("k", target, len(DATA), None, entry_of("x", DATA)))
+    taken = partial_bytes([target])
+    for number in missing:
+        bring(partial, number)
+
+    partial.finish()
+    disk.write_atomic(target, b"x")
+    disk.temporary(target).write_bytes(b"left")
+    removed = remove_leftovers([target])
+
+    assert taken >= len(DATA)
+    assert len(removed) == 1
+    assert os.listdir(tmp_path) == [target.name]
