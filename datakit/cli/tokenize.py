@@ -20,6 +20,10 @@ Template = Annotated[
     str | None, typer.Option(metavar="auto|FILE", help="Chat template: the tokenizer's own, or a Jinja file.")
 ]
 
+Date = Annotated[
+    str | None, typer.Option(metavar="DATE", help="Date that a template sees; without it, one that asks is refused.")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -31,6 +35,7 @@ def register(app: typer.Typer) -> None:
         model: Model,
         seq_len: SeqLen = None,
         template: Template = None,
+        date: Date = None,
         params: frame.ParamsOption = None,
         dry_run: frame.DryRunOption = False,
         json: frame.JsonOption = False,
@@ -43,7 +48,7 @@ def register(app: typer.Typer) -> None:
         with frame.run("tokenize", json=json) as session:
             from datakit.pack.tokenize import tokenize as tokenize_dataset
 
-            flags = {"tokenize.seq_len": seq_len, "tokenize.template": template}
+            flags = {"tokenize.seq_len": seq_len, "tokenize.template": template, "tokenize.date": date}
             result = tokenize_dataset(
                 dataset,
                 dest,

@@ -11,6 +11,8 @@ bytes). Formats: NPY 1.0 (numpy.org, `numpy.lib.format`).
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,14 +60,25 @@ class TokenizeSettings:
     Attributes:
         seq_len: Longest sample in tokens; longer ones are cut at the end. At least 2.
         template: `auto` for the tokenizer's own chat template, or the path of a Jinja file.
+        date: The date that a chat template sees, such as `2024-07-26`; without it, one that asks for it is refused.
     """
 
     seq_len: int = 2048
     template: str = "auto"
+    date: str | None = None
 
     def __post_init__(self) -> None:
         if self.seq_len < 2:
             raise UsageError(f"seq_len must be 2 or more, not {self.seq_len}", hint="2048 suits most models")
+        if self.date is not None and self.day is None:
+            raise UsageError(f"{self.date!r} is not a date", hint="Write it as 2024-07-26", subject=self.date)
+
+    @property
+    def day(self) -> dt.date | None:
+        """The date, or None where none is set or it is none."""
+        with contextlib.suppress(ValueError):
+            return None if self.date is None else dt.date.fromisoformat(self.date)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class TokenizeResult:
         name: Its name.
         samples: Its samples.
         tokens: Tokens in them.
-        supervised_tokens: Tokens that are learned.
+        supervised_tokens: Tokens that are learned: supervised ones, without a sample's first, which nothing precedes.
         truncated: Samples that were cut to `seq_len`.
         dropped: Records left out because no token in them is learned.
         shards: Its shards.
@@ -150,7 +163,8 @@ def tokenize(
     if target == root.absolute():
         raise UsageError(f"{dest} is the dataset that is read", hint="Name another destination", subject=str(dest))
     source = read_manifest(root)
-    work = _Work(root, source, Tokenizer(model, template=settings.template), settings, target)
+    tokenizer = Tokenizer(model, template=settings.template, date=settings.day)
+    work = _Work(root, source, tokenizer, settings, target)
     if dry_run:
         made = work.run(check_place(target, kind="dataset", name=target.name), None, on_event)
         return _result(work, made, None, on_event)
@@ -184,6 +198,8 @@ class _Work:
     def __post_init__(self) -> None:
         self.ends = self.tokenizer.ends
         self.how = {"algorithm": ALGORITHM, "seq_len": self.settings.seq_len, "tokenizer": self.tokenizer.digest}
+        if self.settings.day is not None:
+            self.how["date"] = self.settings.day.isoformat()
 
     def run(self, previous: Manifest | None, staging: Staging | None, on_event: OnEvent) -> _Made:
         """Make or keep a shard for each shard of the source, in order; written only where there is a staging."""
@@ -278,7 +294,7 @@ def _cut(key: str, encoded: Encoded, seq_len: int, counts: dict[str, int]) -> Sa
         counts["dropped"] += 1
         return None
     counts["truncated"] += len(encoded.ids) > seq_len
-    counts["supervised_tokens"] += int(mask.sum())
+    counts["supervised_tokens"] += int(mask[1:].sum())
     return Sample(key, {IDS_PART: _npy(ids), MASK_PART: _npy(mask)}, tokens=len(ids))
 
 

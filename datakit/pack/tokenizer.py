@@ -1,14 +1,19 @@
 """tokenizer: a model's own tokenizer with its chat template; the only door of transformers in this wing.
 
 It is loaded from a local directory and never from a hub, and its identity is a digest of what it does (the serialised
-tokenizer and the template), so that the same tokenizer saved by another version of a library is the same.
+tokenizer, the template, the special tokens that it puts around texts and hands to the template), so that the same
+tokenizer saved by another version of a library is the same. A template sees no clock: one that asks for the date gets
+the date that was set, or is refused, because bytes that depend on the day are no dataset.
 
 What it does not do: slow tokenizers written in Python, or templates fetched from elsewhere.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,24 @@ from datakit.errors import InputError, MissingExtra, NotFound
 from datakit.pack.masks import Ends, TemplateRefusal
 from datakit.storage.disk import at_door
 
+_ASKED = "datakit: a template asked for the date"
+_CHANCE = re.compile(r"""\|\s*random\b|\blipsum\s*\(|['"]random['"]""")
+"""Jinja's own ways to draw at random: the filter, also by name in `map`, and the global."""
+
+_DIRECTIVES = "aAbBcdDeFgGhHIjmMnprRStTuUVwWxXyYzZ"
+"""What may follow a percent sign in a format of strftime(3)."""
+
+
+def _clock(date: dt.date | None) -> str:
+    """A macro, one line before a template, that takes the place of the clock which transformers gives to templates."""
+    said = f"raise_exception({_ASKED!r})"
+    if date is not None:
+        given = [(f"%{one}", dt.datetime.combine(date, dt.time()).strftime(f"%{one}")) for one in _DIRECTIVES]
+        # "%%" comes first and last, so that it begins no directive
+        steps = [("%%", chr(1)), *given, (chr(1), "%")]
+        said = "form" + "".join(f" | replace({old!r}, {new!r})" for old, new in steps)
+    return f"{{% macro strftime_now(form) %}}{{{{ {said} }}}}{{% endmacro %}}\n"
+
 
 class Tokenizer:
     """A tokenizer of a model directory, with its chat template.
@@ -24,6 +47,7 @@ class Tokenizer:
     Args:
         model: Directory with the tokenizer's files.
         template: `auto`, or the path of a Jinja file.
+        date: The date that a template sees, or None to refuse templates that ask for it.
 
     Raises:
         NotFound: The directory, or the template's file, is not there.
@@ -31,17 +55,24 @@ class Tokenizer:
         MissingExtra: transformers is not installed.
     """
 
-    def __init__(self, model: str | Path, *, template: str = "auto") -> None:
+    def __init__(self, model: str | Path, *, template: str = "auto", date: dt.date | None = None) -> None:
         self._where = str(model)
+        self._date = date
         self._tokenizer = _load(Path(model))
         if template != "auto":
             self._tokenizer.chat_template = _read_template(Path(template))
 
     @property
     def digest(self) -> str:
-        """Identity of the tokenizer and its template, from what they are, not from files: 64 hex digits."""
-        whole = f"{self._tokenizer.backend_tokenizer.to_str()}\0{self._tokenizer.chat_template or ''}"
-        return hashlib.sha256(whole.encode()).hexdigest()
+        """Identity of what it does, the date apart, from what it is and not from files: 64 hex digits."""
+        ends = self.ends
+        whole = {
+            "tokenizer": self._tokenizer.backend_tokenizer.to_str(),
+            "template": self._tokenizer.chat_template,
+            "ends": [ends.before, ends.after, sorted(ends.special)],
+            "special": {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()},
+        }
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     @property
     def ends(self) -> Ends:
@@ -65,11 +96,28 @@ class Tokenizer:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    list(messages), tools=tools, tokenize=False, add_generation_prompt=answer_next
+                    list(messages),
+                    chat_template=self._template(tools),
+                    tools=tools,
+                    tokenize=False,
+                    add_generation_prompt=answer_next,
                 )
             )
         except Exception as error:  # noqa: BLE001 -- a template is a foreign program, it may raise anything
+            if _ASKED in str(error):
+                raise InputError(
+                    f"the chat template of {self._where} asks for today's date: its tokens would change every day",
+                    hint="Set the date that it sees, and keep it: --date 2024-07-26",
+                    subject=self._where,
+                ) from None
             raise TemplateRefusal(f"the chat template says: {error}") from None
+
+    def _template(self, tools: Any) -> str:
+        """The template without a clock and without chance."""
+        template = str(self._tokenizer.get_chat_template(tools=tools))
+        if _CHANCE.search(template):
+            raise TemplateRefusal("it draws at random, so its tokens would differ from run to run")
+        return _clock(self._date) + template if "strftime_now" in template else template
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special tokens of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import subprocess
@@ -15,12 +16,12 @@ import pytest
 from datakit import InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.events import Caution, Event, Progress
 from datakit.pack.tokenize import TokenizeSettings, tokenize
-from datakit.pack.tokenizer import Tokenizer
+from datakit.pack.tokenizer import Tokenizer, _clock
 from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
 from support.cli import environment
 from support.packing import samples_of, small_pack, tree, write_lines
-from support.tokens import FORGETFUL, PICKY, tiny_tokenizer
+from support.tokens import CHATML, DATED, FORGETFUL, PICKY, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path, model: Path) -> Non
 
 
 def test_the_tokenizers_digest_knows_tokens_and_template(tmp_path: Path, model: Path) -> None:
-    """The same tokenizer elsewhere is the same; another template or another post-processor is not."""
+    """The same tokenizer elsewhere is the same; another template, post-processor, end or beginning is not."""
     (tmp_path / "t.jinja").write_text("{{ messages[0]['content'] }}")
 
     same = Tokenizer(tiny_tokenizer(tmp_path / "same")).digest
@@ -186,10 +187,95 @@ def test_the_tokenizers_digest_knows_tokens_and_template(tmp_path: Path, model: 
         Tokenizer(tiny_tokenizer(tmp_path / "begin", begin=True)).digest,
         Tokenizer(model, template=str(tmp_path / "t.jinja")).digest,
         Tokenizer(tiny_tokenizer(tmp_path / "bare", template=None)).digest,
+        Tokenizer(tiny_tokenizer(tmp_path / "end", end="<s>")).digest,
+        Tokenizer(tiny_tokenizer(tmp_path / "start", start="<|im_end|>")).digest,
     }
 
     assert same == Tokenizer(model).digest
-    assert len(others | {same}) == 4
+    assert len(others | {same}) == 6
+
+
+def test_another_end_token_makes_every_shard_anew(tmp_path: Path, model: Path) -> None:
+    """The same vocabulary and template with another end: texts end otherwise, so nothing of the old may be kept."""
+    dataset = pack_chats(tmp_path, [{"id": f"t{number}", "text": f"hello {number}"} for number in range(5)])
+    tokenize(dataset, tmp_path / "tok", model=model)
+
+    result = tokenize(dataset, tmp_path / "tok", model=tiny_tokenizer(tmp_path / "other", end="<s>"))
+
+    assert result.reused == 0
+    assert {ids[-1] for ids, _mask in arrays(tmp_path / "tok").values()} == {2}
+
+
+def test_a_template_that_asks_for_the_date_sees_the_one_that_was_set(tmp_path: Path) -> None:
+    """Never the clock: without a date it is refused, with one the bytes are the same on any day."""
+    model = tiny_tokenizer(tmp_path / "model", template=DATED)
+    dataset = pack_chats(tmp_path, [chat(0)])
+
+    with pytest.raises(InputError, match="asks for today's date") as caught:
+        tokenize(dataset, tmp_path / "tok", model=model)
+    first = tokenize(dataset, tmp_path / "tok", model=model, settings=TokenizeSettings(date="2024-07-26"))
+    same = tokenize(dataset, tmp_path / "tok", model=model, settings=TokenizeSettings(date="2024-07-26"))
+    ids, _mask = arrays(tmp_path / "tok")["c0000"]
+    other = tokenize(dataset, tmp_path / "tok", model=model, settings=TokenizeSettings(date="2024-07-27"))
+
+    assert caught.value.hint == "Set the date that it sees, and keep it: --date 2024-07-26"
+    assert Tokenizer(model).decode(ids).startswith("26 Jul 2024<|im_start|>user")
+    assert (same.reused, same.manifest_digest) == (1, first.manifest_digest)
+    assert (other.reused, read_manifest(tmp_path / "tok").contents.pack["tokenize"]["date"]) == (0, "2024-07-27")
+    with pytest.raises(UsageError, match="'tomorrow' is not a date"):
+        TokenizeSettings(date="tomorrow")
+
+
+@pytest.mark.parametrize("form", ["%d %b %Y", "%%d", "%%%d", "d", "", "%A, %H:%M", "%Y-%m-%d %%", "%j%j"])
+@pytest.mark.parametrize("date", [dt.date(345, 7, 16), dt.date(2000, 1, 1), dt.date(2024, 7, 26)])
+def test_the_date_is_written_as_strftime_writes_it(form: str, date: dt.date) -> None:
+    """Whatever the format: a template with the date that was set gives what Python gives."""
+    import jinja2
+
+    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
+        _clock(date) + "\n  {% if true %}{{ strftime_now(form) }}{% endif %}"
+    )
+
+    assert template.render(form=form) == "\n" + dt.datetime.combine(date, dt.time()).strftime(form)
+
+
+@pytest.mark.parametrize("draw", ["{{ ['a', 'b'] | random }}", "{{ lipsum() }}", "{{ [['a']] | map('random') }}"])
+def test_a_template_that_draws_at_random_is_refused(tmp_path: Path, draw: str) -> None:
+    """Its bytes would be others on the next machine."""
+    model = tiny_tokenizer(tmp_path / "model", template=draw + CHATML)
+
+    with pytest.raises(InputError, match="draws at random"):
+        tokenize(pack_chats(tmp_path, [chat(0)]), tmp_path / "tok", model=model)
+
+
+def test_a_first_token_is_not_counted_as_learned(tmp_path: Path, model: Path) -> None:
+    """Nothing stands before it, so no model is asked for it: the count is that of the loss."""
+    dataset = pack_chats(tmp_path, [{"id": "t", "text": "it is"}])
+
+    result = tokenize(dataset, tmp_path / "tok", model=model)
+
+    ids, mask = arrays(tmp_path / "tok")["t"]
+    assert sum(mask) == len(ids)
+    assert result.supervised_tokens == len(ids) - 1
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.index.arrow"])
+def test_a_damaged_shard_of_an_earlier_run_is_made_again(tmp_path: Path, model: Path, suffix: str) -> None:
+    """A flipped bit does not live on; it is told, and the dataset is that of a fresh run."""
+    dataset = pack_chats(tmp_path, [chat(number) for number in range(60)])
+    first = tokenize(dataset, tmp_path / "tok", model=model)
+    whole = tree(tmp_path / "tok")
+    victim = tmp_path / "tok" / (read_manifest(tmp_path / "tok").contents.shards[0].name.removesuffix(".tar") + suffix)
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    told: list[Event] = []
+
+    again = tokenize(dataset, tmp_path / "tok", model=model, on_event=told.append)
+
+    assert again.reused == first.shards - 1
+    assert Caution(f"{victim} is not what the manifest says; what it held is made again") in told
+    assert tree(tmp_path / "tok") == whole
 
 
 @pytest.mark.parametrize(

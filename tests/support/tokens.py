@@ -15,10 +15,15 @@ FORGETFUL = (
 )
 """Leaves earlier answers out once a later turn follows, as templates of reasoning models do with thoughts."""
 
+DATED = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + CHATML
+"""Puts the date before a conversation, as templates of some models do."""
+
 PICKY = "{{ raise_exception('roles must alternate') }}"
 
 
-def tiny_tokenizer(path: Path, *, template: str | None = CHATML, begin: bool = False) -> Path:
+def tiny_tokenizer(
+    path: Path, *, template: str | None = CHATML, begin: bool = False, end: str = "<|im_end|>", start: str = "<s>"
+) -> Path:
     """Train one on a few sentences and save it; `begin` makes it put a token before every plain text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -36,7 +41,7 @@ def tiny_tokenizer(path: Path, *, template: str | None = CHATML, begin: bool = F
     if begin:
         tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="<|im_end|>", additional_special_tokens=["<|im_start|>"]
+        tokenizer_object=tokenizer, bos_token=start, eos_token=end, additional_special_tokens=["<|im_start|>"]
     )
     fast.chat_template = template
     fast.save_pretrained(path)
