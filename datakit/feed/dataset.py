@@ -1,7 +1,9 @@
 """dataset: a committed dataset on the local disk, any sample of it by number or by key.
 
 Shards and their indexes are mapped, not read: opening costs the manifest only, a part is one slice of the map, and its
-crc32c is compared with the index unless that is switched off. Samples are numbered in layout order: shards as the
+crc32c is compared with the index unless that is switched off. A map holds a file descriptor as long as it lives, so the
+shards that were used last stay mapped, as many as the process's limit allows (`_most_mapped`), and the others are let
+go; parts that were handed out stay valid. Samples are numbered in layout order: shards as the
 manifest lists them, rows as the index lists them.
 
 Promises: no byte of a damaged sample is handed out while `verify` is on; the object may be pickled (workers map the
@@ -12,7 +14,10 @@ files anew) and shared by threads. Does not decode, shuffle or fetch: an object 
 from __future__ import annotations
 
 import functools
+import resource
+import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -28,6 +33,9 @@ from datakit.storage.disk import map_file
 Verify: TypeAlias = Literal["crc", "none"]
 """Whether each part that is read is compared with its checksum in the index."""
 
+
+_MOST_SHARDS = 8192
+"""Mapped at once at the most: Linux grants a process 65530 maps (vm.max_map_count), and torch wants some too."""
 
 _RUN_ROWS = 4096
 """Rows unpacked at once when samples are read in order: 0.5 MB, and 0.1 us a row instead of 2 (measured 2026-11-30)."""
@@ -62,7 +70,9 @@ class Dataset:
         self.verify: Verify = verify
         self._contents = manifest.contents
         self._starts = [0, *accumulate(shard.samples for shard in self._contents.shards)]
-        self._shards: dict[int, _Shard] = {}
+        self._shards: OrderedDict[int, _Shard] = OrderedDict()
+        self._most = _most_mapped()
+        self._guard = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -126,13 +136,18 @@ class Dataset:
         return f"Dataset({str(self.path)!r}, samples={len(self)}, digest={self.digest[:12]})"
 
     def _shard(self, place: int) -> _Shard:
-        shard = self._shards.get(place)
-        if shard is None:
-            entry = self._contents.shards[place]
-            shard = _Shard(self.path / entry.name, self.path / entry.index_name, verify=self.verify)
-            self._check(shard, place)
-            self._shards[place] = shard
-        return shard
+        with self._guard:
+            shard = self._shards.get(place)
+            if shard is None:
+                while len(self._shards) >= self._most:
+                    self._shards.popitem(last=False)
+                entry = self._contents.shards[place]
+                shard = _Shard(self.path / entry.name, self.path / entry.index_name, verify=self.verify)
+                self._check(shard, place)
+                self._shards[place] = shard
+            else:
+                self._shards.move_to_end(place)
+            return shard
 
     def _check(self, shard: _Shard, place: int) -> None:
         entry = self._contents.shards[place]
@@ -143,6 +158,12 @@ class Dataset:
         if len(shard.index) != entry.samples:
             counts = f"{len(shard.index)} samples, the manifest says {entry.samples}"
             raise _damaged(f"{shard.index_path} lists {counts}", shard.index_path)
+
+
+def _most_mapped() -> int:
+    """Shards that one dataset keeps mapped: two descriptors each, a quarter of what the process may have open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_SHARDS if limit == resource.RLIM_INFINITY else min(_MOST_SHARDS, max(1, limit // 8))
 
 
 def _reopen(path: Path, manifest: Manifest, verify: Verify) -> Dataset:

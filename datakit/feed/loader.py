@@ -48,6 +48,10 @@ class Ragged:
     data: torch.Tensor
     ends: torch.Tensor
 
+    def pin_memory(self) -> Ragged:
+        """The same in page-locked memory; torch's DataLoader asks for it by this name."""
+        return Ragged(self.data.pin_memory(), self.ends.pin_memory())
+
     @classmethod
     def of(cls, pieces: Sequence[bytes | memoryview]) -> Ragged:
         """Join byte strings."""
@@ -79,6 +83,11 @@ class Batch:
     numbers: torch.Tensor
     parts: Mapping[str, Ragged]
 
+    def pin_memory(self) -> Batch:
+        """The same in page-locked memory."""
+        parts = {name: ragged.pin_memory() for name, ragged in self.parts.items()}
+        return Batch(self.keys, self.numbers.pin_memory(), parts)
+
 
 def as_bytes(items: Sequence[Item]) -> Batch:
     """The default `collate`: the samples' bytes, undecoded."""
@@ -100,10 +109,11 @@ class Loader(Generic[T]):
         num_workers: Processes that read and collate; 0 reads here.
         prefetch_factor: Batches that each worker prepares ahead.
         collate: Makes a batch of a list of `Item`; None gives `Batch`. It is pickled for the workers.
-        tail: `drop`, `pad` or `exact`: what happens to samples that do not fill a last global batch.
+        tail: `drop`, `pad` or `exact`: what happens to samples that do not fill a last global batch. Under `exact` the
+            last batch of later ranks may hold no sample: `collate` gets an empty list, and all ranks take the step.
         rank: This process among those that read together.
         world_size: How many read together.
-        pin_memory: Put tensors into page-locked memory; needs a GPU.
+        pin_memory: Put what workers made into page-locked memory, by the `pin_memory()` of its class; needs a GPU.
 
     Raises:
         UsageError: A number is out of its range.

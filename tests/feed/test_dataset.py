@@ -151,3 +151,19 @@ def test_opening_and_reading_loads_no_object_store_client(dataset_dir: Path) -> 
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
 
     assert out.stdout.strip() == "[]"
+
+
+def test_more_shards_than_descriptors_are_read(tmp_path: Path) -> None:
+    """The shards that were used last stay mapped, the others are let go; parts that were handed out stay valid."""
+    write_dataset(tmp_path / "many", text_samples(120), per_shard=1)
+    code = (
+        "import resource, sys, datakit; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
+        "ds = datakit.open_dataset(sys.argv[1]); first = ds[0].parts['json'];"
+        "keys = [item.key for item in ds] + [ds[n * 7 % 120].key for n in range(240)] + [ds['s00119'].key];"
+        "print(len(keys), len(set(keys)), bytes(first).decode())"
+    )
+
+    command = [sys.executable, "-c", code, str(tmp_path / "many")]
+    out = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+
+    assert out.stdout.strip() == '361 120 {"n": 0}', out.stderr

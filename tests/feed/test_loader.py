@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datakit import InputError, Loader, Refused, UsageError, open_dataset
 from datakit.data.order import Cursor
 from datakit.feed.dataset import Dataset, Item
-from datakit.feed.loader import Batch, Ragged
+from datakit.feed.loader import Batch, Ragged, as_bytes
 from support.tiny import text_samples, write_dataset
 
 COUNT = 31
@@ -285,3 +286,30 @@ def test_a_killed_worker_is_an_error_not_a_hang(dataset: Dataset) -> None:
     with pytest.raises(RuntimeError, match="worker"):
         list(batches)
     loader.close()
+
+
+class Pinned(torch.Tensor):
+    """A tensor whose page-locking is seen without a GPU."""
+
+    pinned = False
+
+    def pin_memory(self, device: Any = None) -> Pinned:  # type: ignore[override]
+        copy = self.clone().as_subclass(Pinned)
+        copy.pinned = True
+        return copy
+
+
+def test_torch_pins_our_batches(dataset: Dataset) -> None:
+    """Oracle: the function that its DataLoader calls on each batch; it passes over classes without `pin_memory`."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    batch = as_bytes([dataset[0], dataset[1]])
+    parts = {name: Ragged(*(t.as_subclass(Pinned) for t in (r.data, r.ends))) for name, r in batch.parts.items()}
+    ours = Batch(batch.keys, batch.numbers.as_subclass(Pinned), parts)
+
+    pinned = pin_memory(ours)
+
+    tensors = [pinned.numbers, *(tensor for part in pinned.parts.values() for tensor in (part.data, part.ends))]
+    assert all(tensor.pinned for tensor in tensors)
+    assert pinned.keys == batch.keys
+    assert bytes(pinned.parts["json"][1]) == bytes(dataset[1].parts["json"])
