@@ -6,12 +6,13 @@ at the trainer's terminal does not reach it, and the trainer's death does not en
 
 One JSON object a line. It reads:
 
-    {"op": "publish", "path": DIR, "dest": URL, "state": FILE}
+    {"op": "publish", "path": DIR, "dest": URL, "state": FILE, "manifest_digest": HEX}
     {"op": "pull", "source": URL, "dest": DIR, "pattern": "step-*", "after": NAME or null}
+    {"op": "look", "source": URL, "pattern": "step-*"}             as a pull that brings nothing
 
-and answers, with the request's own `op` and `path` or `source`:
+and answers, with the request's own `op` and `path` or `source`, and the `requests` made since the answer before:
 
-    {"event": "verified", ..., "bytes": N, "requests": {...}}      the commit is whole and verified at its destination
+    {"event": "verified", ..., "bytes": N}                         the commit is whole and verified at its destination
     {"event": "waiting", ..., "error": KIND, "message": TEXT}      the store cannot be had; it is tried again
     {"event": "failed", ..., "error": KIND, "message": TEXT, "hint": TEXT}
     {"event": "pulled", ..., "name": NAME or null, "skipped": [[NAME, REASON], ...]}
@@ -35,7 +36,9 @@ from typing import Any, TextIO
 
 from datakit.errors import DatakitError, MissingExtra, Refused, StoreUnavailable
 from datakit.storage import disk
-from datakit.storage.catalog import pull_newest
+from datakit.storage.catalog import commits_at, pull_newest
+from datakit.storage.commit import read_manifest
+from datakit.storage.counts import PROCESS, RequestCounts
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
 
@@ -72,7 +75,7 @@ class Inbox:
     def put(self, request: dict[str, Any]) -> None:
         """Add a request; an offer of the same commit takes the older one's place."""
         with self._ready:
-            if request["op"] == "pull":
+            if request["op"] != "publish":
                 self._pulls.append(request)
             else:
                 self._offers = [offer for offer in self._offers if offer["path"] != request["path"]] + [request]
@@ -131,6 +134,7 @@ class Agent:
         self._inbox = inbox
         self._out = out
         self._queue_dir = queue_dir
+        self._told = RequestCounts()
 
     def run(self) -> None:
         """Work until no more will come and nothing is left."""
@@ -139,7 +143,7 @@ class Agent:
             later: list[dict[str, Any]] = []
             while True:
                 request = self._inbox.take(offers=locked and not later)
-                if request is not None and request["op"] == "pull":
+                if request is not None and request["op"] != "publish":
                     self._pull(request)
                 elif request is not None:
                     if not self._publish(request):
@@ -165,9 +169,10 @@ class Agent:
 
     def _publish(self, request: dict[str, Any]) -> bool:
         """Publish one commit; False when it should be tried again."""
-        about = {"op": "publish", "path": request["path"]}
+        about = {"op": "publish", "path": request["path"], "dest": request["dest"]}
         self._mark(request, "uploading")
         try:
+            _check_digest(request)
             result = sync(request["path"], request["dest"], settings=SETTINGS)
         except DatakitError as error:
             again = isinstance(error, StoreUnavailable) and not request.get("last")
@@ -176,13 +181,16 @@ class Agent:
             self._answer({"event": "waiting" if again else "failed", **about, **said})
             return not again
         self._mark(request, "verified", manifest_digest=result.manifest_digest)
-        requests = dataclasses.asdict(result.requests)
-        self._answer({"event": "verified", **about, "bytes": result.moved_bytes, "requests": requests})
+        self._answer({"event": "verified", **about, "bytes": result.moved_bytes})
         return True
 
     def _pull(self, request: dict[str, Any]) -> None:
-        about = {"op": "pull", "source": request["source"]}
+        about = {"op": request["op"], "source": request["source"]}
         try:
+            if request["op"] == "look":
+                names = commits_at(request["source"], pattern=request["pattern"], settings=SETTINGS)
+                self._answer({"event": "pulled", **about, "name": names[0] if names else None, "skipped": []})
+                return
             pulled = pull_newest(
                 request["source"],
                 Path(request["dest"]),
@@ -196,13 +204,27 @@ class Agent:
             self._answer({"event": "pulled", **about, "name": pulled.name, "skipped": pulled.skipped})
 
     def _mark(self, request: dict[str, Any], state: str, **more: object) -> None:
+        more = {"manifest_digest": request.get("manifest_digest"), **more}
         with contextlib.suppress(DatakitError):  # a full disk: the state stays an older one, so it is done again
             write_state(Path(request["state"]), path=request["path"], dest=request["dest"], state=state, **more)
 
     def _answer(self, answer: dict[str, Any]) -> None:
+        made = PROCESS.counts
+        answer["requests"], self._told = dataclasses.asdict(made - self._told), made
         with contextlib.suppress(BrokenPipeError):  # the trainer is gone; the state file says the same
             self._out.write(json.dumps(answer) + "\n")
             self._out.flush()
+
+
+def _check_digest(request: dict[str, Any]) -> None:
+    """Refuse to publish other bytes than were offered: the directory may have got another commit meanwhile."""
+    offered, now = request.get("manifest_digest"), read_manifest(Path(request["path"])).digest
+    if offered not in (None, now):
+        raise Refused(
+            f"{request['path']} is another commit now (manifest {now[:12]}, offered {offered[:12]})",
+            hint="The newer one is published under a name of its own",
+            subject=request["path"],
+        )
 
 
 def write_state(file: Path, *, path: str, dest: str, state: str, **more: object) -> None:

@@ -42,7 +42,7 @@ class RequestCounts:
 
 
 class Meter:
-    """Counts requests from many threads."""
+    """Counts requests from many threads; `PROCESS` counts them too."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -52,8 +52,14 @@ class Meter:
         """Count some."""
         with self._guard:
             self._counts = self._counts + RequestCounts(**more)
+        if self is not PROCESS:
+            PROCESS.add(**more)
 
     @property
     def counts(self) -> RequestCounts:
         """What was counted so far."""
         return self._counts
+
+
+PROCESS = Meter()
+"""Counts what any meter of this process counts, also for work that ended by an error and has no result to tell it."""

@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -30,6 +30,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.agent import write_state
 from datakit.storage.catalog import Pulled
 from datakit.storage.commit import read_manifest
+from datakit.storage.counts import RequestCounts
 
 State: TypeAlias = Literal["staged", "uploading", "verified", "failed"]
 
@@ -43,9 +44,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A commit is whole and verified at its destination: the local one may go."""
+    """A commit is whole and verified at `dest`: the local one may go."""
 
     path: Path
+    dest: str
     bytes: int
     requests: int
 
@@ -64,7 +66,7 @@ class WriteBack:
     """Publishes commits below a URL in the background.
 
     Args:
-        dest_url: Where commits go: each to `<dest_url>/<its directory's name>`.
+        dest_url: Where commits go: each to `<dest_url>/<its name>`.
         queue_dir: Directory for the states; the run's own.
         options: How to reach the store, handed to the agent in its environment, or None for what is there.
         env: More variables for the agent.
@@ -90,13 +92,19 @@ class WriteBack:
         self._env = dict(env or {})
         self._agent: subprocess.Popen[bytes] | None = None
         self._starts = 0
-        self._pending: dict[Path, str] = {}
+        self._pending: dict[Path, dict[str, Any]] = {}
         self._heard = b""
         self._said: list[Published | Failed] = []
         self._answers: list[dict[str, Any]] = []
+        self._requests = RequestCounts()
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests that agents of this object told of so far, those that failed included."""
+        return self._requests
 
     def start(self) -> None:
-        """Start the agent, and offer again what an earlier attempt left unverified.
+        """Start the agent, and offer again what an earlier attempt left unverified and is still there.
 
         Raises:
             DatakitError: The queue directory cannot be written.
@@ -105,14 +113,24 @@ class WriteBack:
         self._start_agent()
         for file in sorted(self.queue_dir.glob("*.json")):
             state = _read_state(file)
-            if state is not None and state["state"] != "verified" and Path(state["path"]).is_dir():
-                self._send_offer(Path(state["path"]), state["dest"], file)
+            if state is None or state["state"] == "verified" or not Path(state["path"]).is_dir():
+                continue
+            if _is_replaced(state):
+                file.unlink()  # nobody has its bytes any more: there is nothing left to publish
+                continue
+            self._send_offer(Path(state["path"]), state["dest"], file, state.get("manifest_digest"))
 
-    def offer(self, commit: Path) -> None:
-        """Have a commit published; returns at once. What goes wrong is told by `poll`."""
+    def offer(self, commit: Path, *, name: str | None = None) -> None:
+        """Have a commit published; returns at once. What goes wrong is told by `poll`.
+
+        Args:
+            commit: Its directory.
+            name: Its name at the destination; that of the directory when None.
+        """
         commit = Path(commit).absolute()
-        file = self._state_file(commit.name)
-        dest = f"{self.dest_url}/{commit.name}"
+        name = name or commit.name
+        file = self._state_file(name)
+        dest = f"{self.dest_url}/{name}"
         try:
             digest = read_manifest(commit).digest
             state = _read_state(file)
@@ -123,7 +141,7 @@ class WriteBack:
         except DatakitError as error:
             self._said.append(Failed(commit, error.message, error.hint, waiting=False))
             return
-        self._send_offer(commit, dest, file)
+        self._send_offer(commit, dest, file, digest)
 
     def poll(self) -> list[Published | Failed]:
         """What became of offers since the last call; never waits."""
@@ -151,8 +169,15 @@ class WriteBack:
         Raises:
             NotFound, NotAllowed, StoreUnavailable, ...: As `datakit sync` would; this is before training.
         """
+        return self._ask({"op": "pull", "dest": str(directory), "pattern": pattern, "after": after})
+
+    def newest(self, *, pattern: str = "step-*") -> str | None:
+        """The name of the newest commit at the destination, without bringing it; errors as in `fetch_newest`."""
+        return self._ask({"op": "look", "pattern": pattern}).name
+
+    def _ask(self, request: dict[str, Any]) -> Pulled:
         self._answers.clear()
-        self._send({"op": "pull", "source": self.dest_url, "dest": str(directory), "pattern": pattern, "after": after})
+        self._send(request | {"source": self.dest_url})
         starts = self._starts
         while not self._answers:
             self._listen(1.0)
@@ -163,19 +188,25 @@ class WriteBack:
             raise _error_of(answer, subject=self.dest_url)
         return Pulled(answer["name"], tuple((name, reason) for name, reason in answer["skipped"]))
 
-    def close(self, deadline_s: float) -> dict[str, str]:
+    def close(
+        self, deadline_s: float, *, hurried: Callable[[], bool] = lambda: False, hurry_s: float = 0.0
+    ) -> dict[str, str]:
         """Let the agent finish what it has, and say what is not published when the time is over.
 
         Args:
             deadline_s: Seconds to wait; the agent goes on by itself after that, and the next start takes up the rest.
+            hurried: Whether the wait is to be cut short; asked twice a second.
+            hurry_s: Seconds to wait at most from when it is.
         """
-        until = time.monotonic() + deadline_s
+        until, in_a_hurry = time.monotonic() + deadline_s, False
         agent, self._agent = self._agent, None
         if agent is not None and agent.stdin is not None and agent.stdout is not None:
             with contextlib.suppress(BrokenPipeError):
                 agent.stdin.close()
             while agent.poll() is None and (left := until - time.monotonic()) > 0:
                 self._hear(agent, min(left, 0.5))
+                if not in_a_hurry and hurried():
+                    in_a_hurry, until = True, min(until, time.monotonic() + hurry_s)
             self._hear(agent, 0.0)
             agent.stdout.close()
         return self.unpublished()
@@ -201,9 +232,10 @@ class WriteBack:
     def _state_file(self, name: str) -> Path:
         return self.queue_dir / f"{name}.json"
 
-    def _send_offer(self, commit: Path, dest: str, file: Path) -> None:
-        self._pending[commit] = dest
-        self._send({"op": "publish", "path": str(commit), "dest": dest, "state": str(file)})
+    def _send_offer(self, commit: Path, dest: str, file: Path, digest: str | None) -> None:
+        request = {"op": "publish", "path": str(commit), "dest": dest, "state": str(file), "manifest_digest": digest}
+        self._pending[commit] = request
+        self._send(request)
 
     def _send(self, request: dict[str, Any]) -> None:
         if self._agent is None or self._agent.stdin is None:
@@ -233,8 +265,8 @@ class WriteBack:
             self._agent = None
             return
         self._start_agent()
-        for commit, dest in list(self._pending.items()):
-            self._send_offer(commit, dest, self._state_file(commit.name))
+        for request in list(self._pending.values()):
+            self._send(request)
 
     def _hear(self, agent: subprocess.Popen[bytes], timeout_s: float) -> bool:
         assert agent.stdout is not None
@@ -254,15 +286,15 @@ class WriteBack:
         return heard
 
     def _take(self, answer: dict[str, Any]) -> None:
-        if answer["op"] == "pull":
+        requests = RequestCounts(**answer["requests"])
+        self._requests += requests
+        if answer["op"] != "publish":
             self._answers.append(answer)
             return
         path = Path(answer["path"])
         if answer["event"] == "verified":
             self._pending.pop(path, None)
-            requests = answer["requests"]
-            count = sum(requests[name] for name in ("get", "head", "put", "list", "delete"))
-            self._said.append(Published(path, answer["bytes"], count))
+            self._said.append(Published(path, answer["dest"], answer["bytes"], requests.total))
             return
         waiting = answer["event"] == "waiting"
         if not waiting:
@@ -289,6 +321,15 @@ def _error_of(answer: Mapping[str, Any], *, subject: str) -> DatakitError:
     kind = getattr(errors, answer["error"])
     error: DatakitError = kind(answer["message"], hint=answer["hint"], subject=subject)
     return error
+
+
+def _is_replaced(state: Mapping[str, Any]) -> bool:
+    """Whether another commit stands where the one of this state did."""
+    offered = state.get("manifest_digest")
+    try:
+        return offered is not None and read_manifest(Path(state["path"])).digest != offered
+    except DatakitError:
+        return False  # what is wrong with it, the agent says
 
 
 def _read_state(file: Path) -> dict[str, Any] | None:

@@ -362,3 +362,74 @@ def test_an_error_keeps_its_class_on_its_way_from_the_agent(tmp_path: Path) -> N
     back.close(deadline_s=PATIENCE_S)
 
     assert back.unpublished() == {}
+
+
+def test_every_request_is_counted_also_those_of_what_failed(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Listing, fetching and refused uploads cost money too: the agent tells them with each answer."""
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.fetch_newest(tmp_path / "here")
+    looked = back.requests
+    faulty.faults = [Fault("signature", times=99)]
+    back.offer(checkpoint(tmp_path, 10))
+    told = until(back.poll, 1)
+    back.close(deadline_s=PATIENCE_S)
+
+    assert looked.list >= 1
+    assert [type(each) for each in told] == [Failed]
+    assert back.requests.total > looked.total
+
+
+def test_a_look_names_the_newest_and_brings_nothing(tmp_path: Path) -> None:
+    """To begin anew, one must know that nothing is there."""
+    for step in (10, 20):
+        checkpoint(tmp_path / "cold", step)
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue")
+    empty = WriteBack(str(tmp_path / "nothing"), queue_dir=tmp_path / "queue2")
+
+    found = []
+    for one in (back, empty):
+        one.start()
+        found.append(one.newest())
+        one.close(deadline_s=PATIENCE_S)
+
+    assert found == ["step-00000020", None]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_commit_goes_by_the_name_it_is_given_and_its_successor_by_another(tmp_path: Path) -> None:
+    """What was offered and replaced before it went up is not published under the old name, nor asked for any more."""
+    place, back = tmp_path / "run" / "adapter", WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue")
+    back.queue_dir.mkdir()
+    make_commit(place, {"w": b"1"}, kind="adapter")
+    back.offer(place, name="adapter-1")
+    place.rename(tmp_path / "previous")
+    make_commit(place, {"w": b"2"}, kind="adapter")
+
+    back.start()
+    back.offer(place, name="adapter-2")
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {}
+    assert [path.name for path in (tmp_path / "cold").iterdir()] == ["adapter-2"]
+
+
+def test_a_wait_is_cut_short_by_who_is_in_a_hurry(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A signal during the last uploads leaves them to the agent instead of waiting ten minutes."""
+    faulty.faults = [Fault("stall", method="GET", times=1)]
+    faulty.put("run/step-00000010/manifest.json", b"{" * 1000)
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    agent = back._agent
+    assert agent is not None
+    began = time.monotonic()
+
+    left = back.close(deadline_s=10 * PATIENCE_S, hurried=lambda: True, hurry_s=0.1)
+    took_s = time.monotonic() - began
+    faulty.objects.clear()
+    faulty.released.set()
+    agent.wait(timeout=PATIENCE_S)
+
+    assert list(left) == ["step-00000010"]
+    assert took_s < PATIENCE_S
