@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
 from datakit.data.digest import FileEntry
@@ -78,9 +78,10 @@ def look_at_source(place: Location, store: Store) -> Holding:
     committed = look_for_manifest(place, store)
     if committed is not None:
         return committed
-    items = listed(place, store)
+    everything = listed(place, store)
+    items = visible(everything)
     if items:
-        return Holding("files", _with_entries(place, store, items))
+        return Holding("files", _with_entries(place, store, items, everything))
     if place.prefix:
         try:
             info = store.head(place.prefix)
@@ -123,6 +124,44 @@ def listed(place: Location, store: Store) -> dict[str, Item]:
     }
 
 
+def visible(items: Mapping[str, Item], *, also: Iterable[str] = ()) -> dict[str, Item]:
+    """Items of which no step is hidden by a dot, as at a local place, and those that are named."""
+    named = set(also)
+    return {
+        name: item
+        for name, item in items.items()
+        if name in named or not any(step.startswith(".") for step in name.split("/"))
+    }
+
+
+def _hidden(place: Location, store: Store, name: str) -> Item | None:
+    """A file of a local place that its listing leaves out."""
+    if place.path is None or not any(step.startswith(".") for step in name.split("/")):
+        return None
+    try:
+        info = store.head(place.key(name))
+    except NotFound:
+        return None
+    return Item(name, info.bytes, info.etag)
+
+
+def refuse_clashes(names: Iterable[str], place: Location) -> None:
+    """Refuse names of which one is a file and a folder at once, which a store can hold and a disk cannot.
+
+    Raises:
+        Refused: With both.
+    """
+    known = set(names)
+    for name in sorted(known):
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in known:
+                raise Refused(
+                    f"{place.url} holds {folder} and {name}: no disk has a file and a folder of one name",
+                    hint="Rename one of them",
+                    subject=name,
+                )
+
+
 def _look_at_path(place: Location) -> Holding:
     path = place.path
     assert path is not None
@@ -135,7 +174,7 @@ def _look_at_path(place: Location) -> Holding:
     items = listed(place, place.store)
     if not items:
         raise NotFound(f"{path} is empty", hint="Name a directory that holds files", subject=str(path))
-    return Holding("files", _with_entries(place, place.store, items))
+    return Holding("files", _with_entries(place, place.store, items, items))
 
 
 def _committed(manifest: Manifest, etag: str | None) -> Holding:
@@ -143,13 +182,18 @@ def _committed(manifest: Manifest, etag: str | None) -> Holding:
     return Holding("commit", items, manifest=manifest, manifest_etag=etag)
 
 
-def _with_entries(place: Location, store: Store, items: dict[str, Item]) -> dict[str, Item]:
-    """Files below which commits lie (the splits of a dataset): their manifests speak for their members."""
+def _with_entries(
+    place: Location, store: Store, items: dict[str, Item], everything: Mapping[str, Item]
+) -> dict[str, Item]:
+    """Files below which commits lie (the splits of a dataset): their manifests speak for their members.
+
+    Members that a dot hides (`.gitattributes` of a model) move with their commit; other hidden files stay behind.
+    """
     for name in [name for name in items if name.endswith(f"/{MANIFEST_NAME}")]:
         folder = name.removesuffix(MANIFEST_NAME)
         manifest = parse_manifest(store.fetch(place.key(name)).data, where=f"{place.url}/{name}")
         for entry in manifest.members:
-            item = items.get(folder + entry.name)
+            item = everything.get(folder + entry.name) or _hidden(place, store, folder + entry.name)
             if item is None or item.bytes != entry.bytes:
                 raise IntegrityError(f"{place.url}/{folder}{entry.name} is not what {name} says", subject=entry.name)
             items[item.name] = Item(item.name, item.bytes, item.etag, entry)

@@ -27,7 +27,9 @@ from datakit.storage.compare import (
     look_at_source,
     look_for_manifest,
     look_for_manifest_here,
+    refuse_clashes,
     total_bytes,
+    visible,
 )
 from datakit.storage.objects import LocalStore, Store
 from datakit.storage.partial import partial_bytes
@@ -147,6 +149,8 @@ def plan_sync(
     held = look_at_source(origin, patient(origin, settings))
     if held.single:
         held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
+    if target.path is not None:
+        refuse_clashes(held.items, origin)
     view = _View(held, origin, target, patient(target, settings))
     committed = view.committed()
     if committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None):
@@ -229,7 +233,7 @@ class _View:
         path = self.target.path
         if path is not None and not path.is_dir():
             return {}
-        items = listed(self.target, self.store)
+        items = visible(listed(self.target, self.store), also=self.held.items)
         if self.held.kind == "files" and MANIFEST_NAME in items and MANIFEST_NAME not in self.held.items:
             raise self._occupied()
         if path is not None:

@@ -10,6 +10,7 @@ The exit is an error of `datakit.errors`; whatever ended a run, the same command
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tempfile
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from datakit.data.digest import entry_of
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import IntegrityError, Refused
+from datakit.errors import IntegrityError, NotAllowed, Refused
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.storage import disk, etags
 from datakit.storage.access import StoreOptions
@@ -33,6 +34,9 @@ from datakit.storage.transfer import Knobs, download
 from datakit.storage.upload import Put, upload
 
 __all__ = ["Action", "SyncPlan", "SyncResult", "SyncSettings", "plan_sync", "run_sync", "sync"]
+
+LOCK_NAME = ".sync.lock"
+"""The lock of whoever fetches into a directory, inside it; gone with its holder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         if path is None:
             _run_upload(plan, on_event)
         else:
-            with disk.exclusive(lock_path(path), purpose=f"writing {path}"):
+            with _alone(plan, path):
                 _run_download(plan, path, on_event)
     return SyncResult(
         source=plan.source,
@@ -139,6 +143,25 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         up_to_date=plan.up_to_date or not (plan.moves or plan.count("delete")),
         manifest_digest=plan.held.manifest.digest if plan.held.manifest else None,
     )
+
+
+@contextlib.contextmanager
+def _alone(plan: SyncPlan, path: Path) -> Iterator[None]:
+    """Keep others from writing there: by a lock inside the place, since what is above it may belong to somebody else.
+
+    One file is locked by its own name, so that several may come into a folder at once. A commit is made by renaming
+    its whole directory, and locks beside that: where this could happen, the lock beside is taken too.
+    """
+    with contextlib.ExitStack() as stack:
+        if plan.held.single:
+            (name,) = plan.held.items
+            stack.enter_context(disk.exclusive(lock_path(path / name), purpose=f"writing {path / name}"))
+        else:
+            if plan.kind == "commit" and path.absolute().name:
+                with contextlib.suppress(NotAllowed):
+                    stack.enter_context(disk.exclusive(lock_path(path), purpose=f"writing {path}"))
+            stack.enter_context(disk.exclusive(path / LOCK_NAME, purpose=f"writing {path}"))
+        yield
 
 
 def _knobs(plan: SyncPlan) -> Knobs:

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -454,3 +455,83 @@ except NoSpace as error:
     assert "a.tar" not in visible
     assert read_manifest(tmp_path / "copy") == read_manifest(tmp_path / "ds")
     assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+
+
+def test_hidden_files_of_a_bucket_are_neither_fetched_nor_deleted(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """A dot hides a file at both ends: --delete does not take for gone what it never looks at."""
+    (tmp_path / "raw").mkdir()
+    for name in ("a", ".env"):
+        (tmp_path / "raw" / name).write_bytes(b"1")
+        s3.put(f"{bucket.removeprefix('s3://')}/raw/{name}", b"1")
+    s3.put(f"{bucket.removeprefix('s3://')}/raw/gone", b"1")
+
+    up = sync(tmp_path / "raw", f"{bucket}/raw", delete=True, max_delete=9)
+    sync(f"{bucket}/raw", tmp_path / "copy")
+
+    assert up.deleted == ("gone",)
+    assert sorted(s3.keys(bucket.removeprefix("s3://"))) == ["raw/.env", "raw/a"]
+    assert os.listdir(tmp_path / "copy") == ["a"]
+
+
+def test_hidden_members_of_commits_below_a_folder_move_with_them(bucket: str, tmp_path: Path) -> None:
+    """`.gitattributes` of a model belongs to it; the manifest says so."""
+    make_commit(tmp_path / "models" / "base", {".gitattributes": b"x", "config.json": b"{}"}, kind="model")
+
+    sync(tmp_path / "models", f"{bucket}/models")
+    sync(f"{bucket}/models", tmp_path / "copy")
+    again = sync(f"{bucket}/models", tmp_path / "copy", delete=True, max_delete=0)
+
+    verify_commit(tmp_path / "copy" / "base")
+    assert again.up_to_date
+
+
+def test_a_name_that_is_file_and_folder_is_refused_with_both(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A bucket can hold that; a disk cannot."""
+    faulty.put("raw/a", b"1")
+    faulty.put("raw/a/b", b"2")
+
+    with pytest.raises(Refused, match="holds a and a/b"):
+        sync(f"{faulty.url}/raw", tmp_path / "copy")
+
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_place_below_what_belongs_to_others_can_be_written(tmp_path: Path) -> None:
+    """A home directory, a mount point: the lock lies inside the place, and nothing beside it."""
+    code = """
+import os, sys
+from datakit.storage.sync import sync
+if os.getuid() == 0:
+    os.seteuid(65534)
+for source, destination in (("raw", "home"), ("raw/f", "home/f"), ("ds", "home/ds"), ("ds", "mount")):
+    sync(f"{sys.argv[1]}/{source}", f"{sys.argv[1]}/{destination}")
+"""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "raw").mkdir()
+        (root / "raw" / "f").write_bytes(b"1")
+        make_commit(root / "ds", {"a": b"1"})
+        for folder in ("home", "mount"):
+            (root / folder).mkdir()
+            (root / folder).chmod(0o777)
+        root.chmod(0o555)
+
+        run_code(code, root)
+
+        root.chmod(0o755)
+        assert sorted(os.listdir(root)) == ["ds", "home", "mount", "raw"]
+        assert sorted(files_below(root / "home")) == ["ds/a", f"ds/{MANIFEST_NAME}", "f"]
+        verify_commit(root / "mount")
+
+
+def test_single_files_of_one_folder_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """The folder is not locked; the same file is."""
+    (tmp_path / "f").write_bytes(b"1")
+    (tmp_path / "copy").mkdir()
+
+    with disk.exclusive(lock_path(tmp_path / "copy" / "other"), purpose="writing"):
+        sync(tmp_path / "f", tmp_path / "copy" / "f")
+        with pytest.raises(Refused, match="is already writing"):
+            sync(tmp_path / "f", tmp_path / "copy" / "other")
+
+    assert os.listdir(tmp_path / "copy") == ["f"]
