@@ -18,10 +18,10 @@ demo: $(STAMP) ## Run the main job: raw records to a trained adapter, on a local
 	@$(BIN)/python pipelines/demo.py
 
 test: $(STAMP) ## Pass the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --durations=10
 
 prove: $(STAMP) ## Pass the longer proofs: kill campaigns, wide property runs
-	@$(BIN)/python -m pytest -m prove
+	@$(BIN)/python -m pytest -m prove -o timeout=1800 --durations=10
 
 check: $(STAMP) ## Lint, look at the format, check the types
 	@$(BIN)/ruff check .
