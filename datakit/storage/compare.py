@@ -15,7 +15,7 @@ from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
-from datakit.storage.commit import parse_manifest, read_manifest, verify_file
+from datakit.storage.commit import NEXT_NAME, parse_manifest, read_manifest, verify_file
 from datakit.storage.objects import Store
 from datakit.storage.store import Location
 
@@ -224,6 +224,7 @@ def compare_commits(
     """
     assert source.manifest is not None
     old = _renewable(source.manifest, destination)
+    begun: dict[str, FileEntry] = {}
     difference = Difference()
     for name, item in source.items.items():
         vouched = old.get(name)
@@ -239,7 +240,8 @@ def compare_commits(
         if there is None:
             verdict: Verdict = "absent"
         elif path is not None:
-            verdict = _file_here(path, there, entry, vouched=vouched is not None, repair=repair)
+            begun = begun or _begun(path, name)
+            verdict = _file_here(path, there, entry, vouched=vouched is not None, repair=repair, begun=begun.get(name))
         else:
             verdict = _object_here(there, entry, original(name), vouched=vouched is not None)
         (difference.keep if verdict == "whole" else difference.move).append(item)
@@ -262,7 +264,19 @@ def _renewable(manifest: Manifest, destination: Holding | None) -> dict[str, Fil
     return {entry.name: entry for entry in old.members}
 
 
-def _file_here(path: Path, item: Item, entry: FileEntry, *, vouched: bool, repair: bool) -> Verdict:
+def _begun(path: Path, name: str) -> dict[str, FileEntry]:
+    """Members of a commit whose arrival at this place was begun and killed; `path` is that of the member `name`."""
+    top = path.parents[name.count("/")]
+    try:
+        data = (top / NEXT_NAME).read_bytes()
+    except FileNotFoundError:
+        return {}
+    return {entry.name: entry for entry in parse_manifest(data, where=str(top / NEXT_NAME)).members}
+
+
+def _file_here(
+    path: Path, item: Item, entry: FileEntry, *, vouched: bool, repair: bool, begun: FileEntry | None
+) -> Verdict:
     if vouched and not repair:
         return "whole" if item.bytes == entry.bytes else "damaged"
     try:
@@ -273,6 +287,8 @@ def _file_here(path: Path, item: Item, entry: FileEntry, *, vouched: bool, repai
         pass
     if vouched:
         return "damaged"
+    if begun is not None and item.bytes == begun.bytes and disk.hash_file(path).sha256 == begun.sha256:
+        return "absent"  # we have fetched it, for a commit that never came to be
     raise _in_the_way(str(path))
 
 

@@ -238,6 +238,21 @@ def _line(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
+def remove_stale(fetches: Iterable[Fetch]) -> list[Path]:
+    """Remove what has arrived of other versions of these files; hold the lock of the place."""
+    wanted = {fetch.target: fetch.identity for fetch in fetches}
+    removed = []
+    for target, identity in wanted.items():
+        name = disk.stem(target.name)
+        with disk.at_door(target.parent):
+            for path in target.parent.glob(f".{glob.escape(name)}.*"):
+                match = PARTIAL.fullmatch(path.name)
+                if match and match["name"] == name and f".{identity}." not in path.name[len(name) :]:
+                    path.unlink(missing_ok=True)
+                    removed.append(path)
+    return removed
+
+
 def remove_leftovers(targets: Iterable[Path]) -> list[Path]:
     """Remove what killed transfers left beside these final names; hold the lock of the place."""
     folders: dict[Path, set[str]] = {}

@@ -24,11 +24,11 @@ from datakit.errors import IntegrityError, NotAllowed, Refused
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.storage import disk, etags
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import lock_path
+from datakit.storage.commit import NEXT_NAME, lock_path
 from datakit.storage.compare import Item, Kind
 from datakit.storage.counts import RequestCounts
 from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_sync
-from datakit.storage.partial import Fetch, remove_leftovers
+from datakit.storage.partial import Fetch, remove_leftovers, remove_stale
 from datakit.storage.retry import Pace
 from datakit.storage.transfer import Knobs, download
 from datakit.storage.upload import Put, upload
@@ -195,17 +195,23 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> None:
     disk.make_dirs(path)
     on_bytes = _reporter("download", plan, on_event)
     pace = Pace(retries=knobs.retries)
+    manifest = plan.held.manifest
+    if manifest is not None:
+        # says whose the members are that a killed run leaves without a manifest
+        disk.write_atomic(path / NEXT_NAME, manifest.to_bytes(), sync=knobs.durable)
     for items in _phases(plan):
-        fetches = (Fetch(plan.key(item.name), path / item.name, item.bytes, item.etag, item.entry) for item in items)
+        fetches = [Fetch(plan.key(item.name), path / item.name, item.bytes, item.etag, item.entry) for item in items]
+        remove_stale(fetches)
         download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes)
     targets = [path / name for name in plan.held.items]
     remove_leftovers(targets)
     if knobs.durable:
         for folder in {target.parent for target in targets}:
             disk.fsync_dir(folder)
-    manifest = plan.held.manifest
     if manifest is not None:
         disk.write_atomic(path / MANIFEST_NAME, manifest.to_bytes(), sync=knobs.durable)
+        with disk.at_door(path):
+            (path / NEXT_NAME).unlink(missing_ok=True)
     for action in plan.actions:
         if action.verb == "delete":
             _unlink(path, action.name)

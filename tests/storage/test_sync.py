@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -17,7 +18,7 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
-from datakit.storage.commit import lock_path, read_manifest, verify_commit
+from datakit.storage.commit import NEXT_NAME, lock_path, read_manifest, verify_commit
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
 from support.commits import files_below, flip_bit, make_commit, noise
@@ -535,3 +536,39 @@ def test_single_files_of_one_folder_do_not_wait_for_each_other(tmp_path: Path) -
             sync(tmp_path / "f", tmp_path / "copy" / "other")
 
     assert os.listdir(tmp_path / "copy") == ["f"]
+
+
+def test_another_commit_may_come_where_a_first_sync_was_cut_off(faulty: FaultyServer, tmp_path: Path) -> None:
+    """What the first one left is ours and goes; what somebody else has put there does not."""
+    for number in (1, 2):
+        make_commit(tmp_path / f"{number}" / "adapter", {"a": noise(99, number), "b": noise(99, number + 5)})
+        sync(tmp_path / f"{number}" / "adapter", f"{faulty.url}/{number}")
+    faulty.faults = [Fault("denied", key="1/b", times=99)]
+    with pytest.raises(NotAllowed):
+        sync(f"{faulty.url}/1", tmp_path / "copy", settings=SyncSettings(concurrency=1))
+    assert (tmp_path / "copy" / "a").read_bytes() == noise(99, 1)
+
+    sync(f"{faulty.url}/2", tmp_path / "copy")
+
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "2" / "adapter")
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "1" / "adapter" / MANIFEST_NAME, tmp_path / "other" / NEXT_NAME)
+    (tmp_path / "other" / "a").write_bytes(b"my own")
+    with pytest.raises(Refused, match="in the way"):
+        sync(f"{faulty.url}/2", tmp_path / "other")
+
+
+def test_what_arrived_of_an_older_version_goes_before_the_new_one_comes(faulty: FaultyServer, tmp_path: Path) -> None:
+    """It would fill the disk beside it; a run that is cut off as well leaves only its own."""
+    (tmp_path / "copy").mkdir()
+    for end in ("part", "journal"):
+        (tmp_path / "copy" / f".f.0123abcd.{end}").write_bytes(b"old")
+        (tmp_path / "copy" / f".f.x.0123abcd.{end}").write_bytes(b"of another file")
+    faulty.put("raw/f", noise(2 * PART_BYTES))
+    faulty.faults = [Fault("denied", key="raw/f", times=99)]
+
+    with pytest.raises(NotAllowed):
+        sync(f"{faulty.url}/raw", tmp_path / "copy")
+
+    left = sorted(os.listdir(tmp_path / "copy"))
+    assert [name for name in left if "0123abcd" in name] == [".f.x.0123abcd.journal", ".f.x.0123abcd.part"]

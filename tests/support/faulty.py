@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(404, error("NoSuchKey"))
         data, tag = self.state.objects[key]
         wanted = self.headers.get("If-Match")
-        if wanted and wanted != tag:
+        if wanted and (wanted != tag or tag.startswith("W/")):  # If-Match compares strongly (RFC 9110, section 13.1.1)
             return self.answer(412, error("PreconditionFailed"))
         start, stop, status = 0, len(data), 200
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
