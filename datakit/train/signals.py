@@ -1,7 +1,8 @@
 """signals: how the world outside asks a training to stop, and how it is heard.
 
 SIGTERM (a reclaimed machine, a scheduler) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step;
-the run is then saved and ends with exit code 75 or 130. A second SIGINT ends it at once, without saving. Inside a DVC
+the run is then saved and ends with exit code 75 or 130. A second SIGINT ends it at once, without saving. Where there is
+nothing to save yet, while a model is loaded or a checkpoint fetched, the first one ends the run at once. Inside a DVC
 stage the kernel is asked for SIGTERM when the parent dies, because dvc forwards no signal (measured with dvc 3.67.1).
 
 Promises: handlers that were set before are put back. Does nothing outside the main thread, where Python has no signals.
@@ -24,10 +25,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 class StopRequest:
-    """Whether, and by which signal, the run was asked to stop."""
+    """Whether, and by which signal, the run was asked to stop.
 
-    def __init__(self) -> None:
+    Args:
+        at_once: Whether a signal ends the run there and then, because there is nothing to save.
+    """
+
+    def __init__(self, *, at_once: bool = False) -> None:
         self.signal: signal.Signals | None = None
+        self._at_once = at_once
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -37,6 +43,17 @@ class StopRequest:
         if number == signal.SIGINT and self.signal is not None:
             raise KeyboardInterrupt
         self.signal = signal.Signals(number)
+        if self._at_once:
+            self.raise_it(f"stopped by {self.signal.name} before the first step", hint="Run the same command again")
+
+    @contextlib.contextmanager
+    def save_first(self) -> Iterator[None]:
+        """For the length of the block a signal is a wish only, which the block reads and grants."""
+        before, self._at_once = self._at_once, False
+        try:
+            yield
+        finally:
+            self._at_once = before
 
     def raise_it(self, message: str, *, hint: str) -> None:
         """End the run as the signal asks, after its state was saved.
@@ -51,13 +68,14 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def listen(env: Mapping[str, str] = os.environ) -> Iterator[StopRequest]:
+def listen(env: Mapping[str, str] = os.environ, *, at_once: bool = False) -> Iterator[StopRequest]:
     """Hear SIGTERM and SIGINT for the length of the block.
 
     Args:
         env: Where `DVC_STAGE` tells that a DVC stage runs this process.
+        at_once: Whether a signal ends the run there and then, outside of `save_first`.
     """
-    request = StopRequest()
+    request = StopRequest(at_once=at_once)
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

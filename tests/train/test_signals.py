@@ -102,3 +102,19 @@ def test_inside_a_dvc_stage_the_death_of_the_parent_is_a_sigterm(tmp_path: Path,
     while told and not heard.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert (heard.read_text() if heard.exists() else None) == ("SIGTERM" if told else None)
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Interrupted), (signal.SIGINT, KeyboardInterrupt)])
+def test_where_nothing_is_to_be_saved_a_signal_ends_the_run_at_once(
+    number: signal.Signals, error: type[BaseException]
+) -> None:
+    """While a model is loaded or a checkpoint fetched nobody reads a flag; inside `save_first` somebody does."""
+    with listen({}, at_once=True) as stop:
+        with stop.save_first():
+            os.kill(os.getpid(), number)
+            saved_first = stop.signal
+        stop.signal = None
+        with pytest.raises(error):
+            os.kill(os.getpid(), number)
+
+    assert saved_first == number
