@@ -1,11 +1,12 @@
 """lineage: what an adapter was made from, written into every checkpoint and adapter, and read back as a chain.
 
 `lineage.json` holds only what decides the result: digests of the data and of the base model, the deciding settings, how
-much was consumed, the versions of the libraries, and every override that the user allowed. The same training gives the
+much was consumed, the versions of the libraries that took the last step, what changed under way, and every override
+that the user allowed. The same training gives the
 same bytes. Host, times and attempts are not part of it; they stand in the run's `run.json`.
 
-Promises: a link that is named by a digest is compared with what is on the disk before it is shown as the same. Does not
-hash data: digests come from manifests.
+Promises: what is shown of the thing itself is what its manifest says; of what it was made from, what was recorded when
+it was made. Whether that still lies anywhere is not looked at, and nothing is hashed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
-from datakit.storage.commit import read_manifest
+from datakit.storage.commit import newest, read_manifest
 from datakit.storage.disk import at_door
 
 LINEAGE_NAME = "lineage.json"
@@ -57,6 +58,7 @@ def build_lineage(
     consumed: Mapping[str, Any],
     parents: Sequence[Mapping[str, Any]] = (),
     overrides: Sequence[Mapping[str, Any]] = (),
+    changes: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The lineage of a checkpoint or an adapter.
 
@@ -70,6 +72,7 @@ def build_lineage(
         consumed: Steps, epoch, samples, tokens, and the digest of the sequence of consumed samples.
         parents: Commits that this one started from, other than its own run's checkpoints.
         overrides: What the user allowed to differ at a resume: `what`, `from`, `to`, `step`.
+        changes: What else changed between attempts and moves bits only, likewise: threads, device, versions.
     """
     return {
         "schema": SCHEMA,
@@ -82,6 +85,7 @@ def build_lineage(
         "consumed": dict(consumed),
         "parents": [dict(parent) for parent in parents],
         "overrides": [dict(override) for override in overrides],
+        **({"changes": [dict(change) for change in changes]} if changes else {}),
     }
 
 
@@ -173,8 +177,7 @@ def _lines(link: Link, indent: str) -> Iterable[str]:
 def _trained_link(kind: str, path: Path, digest: str | None, lineage: Mapping[str, Any]) -> Link:
     base, consumed = lineage["base_model"], lineage["consumed"]
     facts = {"run": lineage["run"], **consumed, "settings": lineage["settings_digest"], "versions": lineage["versions"]}
-    if lineage["overrides"]:
-        facts["overrides"] = lineage["overrides"]
+    facts |= {name: lineage[name] for name in ("overrides", "changes") if lineage.get(name)}
     return Link(
         kind,
         path.resolve().name,
@@ -193,8 +196,8 @@ def _run_link(path: Path) -> Link:
     facts = {"attempts": len(run.get("attempts", [])), "settings": run.get("settings_digest")}
     if (path / "adapter").is_dir():
         return Link("run", path.resolve().name, None, facts, (chain(path / "adapter"),))
-    steps = sorted((path / "checkpoints").glob("step-*"))
-    return Link("run", path.resolve().name, None, facts, (chain(steps[-1]),) if steps else ())
+    found = newest(path / "checkpoints")
+    return Link("run", path.resolve().name, None, facts, (chain(found.path),) if found.path else ())
 
 
 def _dataset_link(data: Mapping[str, Any]) -> Link:

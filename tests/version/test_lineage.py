@@ -182,3 +182,24 @@ def test_the_command_prints_the_tree_or_json(data: Manifest, tmp_path: Path) -> 
     assert text.stdout == render(chain(adapter)) + "\n"
     assert json_answer.json["result"]["made_from"][0]["name"] == "tokens"
     assert datakit("lineage", tmp_path / "nowhere").code == 2
+
+
+def test_a_run_never_leads_to_a_checkpoint_that_is_not_valid(data: Manifest, tmp_path: Path) -> None:
+    """The newest that verifies is shown; a directory of that name alone proves nothing."""
+    run = tmp_path / "run"
+    for step in (10, 20):
+        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_adapter(run / "checkpoints" / f"step-{step:08d}", lineage_of(data), kind="checkpoint")
+    (run / "run.json").write_text("{}")
+    (run / "checkpoints" / "step-00000020" / "manifest.json").unlink()
+
+    assert [link.name for link in chain(run).made_from] == ["step-00000010"]
+
+
+def test_what_changed_under_way_stands_in_the_chain(data: Manifest, tmp_path: Path) -> None:
+    """And a lineage without changes does not mention them."""
+    change = {"what": "torch", "from": "2.12", "to": "2.13", "step": 20}
+    changed = write_adapter(tmp_path / "changed", lineage_of(data, changes=[change]))
+
+    assert chain(changed).facts["changes"] == [change]
+    assert "changes" not in lineage_of(data)
