@@ -5,12 +5,13 @@ parameter name), `state.json`, `lineage.json`, and the manifest that makes it va
 kept: dropout is seeded anew in every pass from (seed, step, pass).
 
 Promises: the same state gives the same bytes; loading is strict in names and shapes and unpickles nothing; values
-that are not finite are never committed. Does not decide when to save, what to keep or where to resume: that is for
-`loop`, `shelf` and `attempt`.
+that are not finite, of the adapter or of the optimizer, are never committed. Does not decide when to save, what to keep
+or where to resume: that is for `loop`, `shelf` and `attempt`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ OPTIMIZER_NAME = "optimizer.safetensors"
 STATE_NAME = "state.json"
 STATE_FORMAT = 1
 
+_SLOTS = ("exp_avg", "exp_avg_sq", "step")
+"""What torch's AdamW keeps of a parameter."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
@@ -52,6 +56,10 @@ class State:
         identity: What the state was written for: `data`, `base_model`, `settings`.
         geometry: What may change bits but not the meaning: threads, device, library versions.
         overrides: What the user allowed to differ at earlier resumes.
+        changes: What changed between attempts that took steps and moves bits only: `what`, `from`, `to`, `step`.
+        stateless: Parameters that the optimizer has no state of yet, because they never had a gradient.
+        loss_first: Loss of the first step, or None where an older datakit began the run.
+        loss_last: Loss of the last step, or None.
     """
 
     step: int
@@ -63,9 +71,19 @@ class State:
     identity: Mapping[str, Any]
     geometry: Mapping[str, Any]
     overrides: tuple[Mapping[str, Any], ...] = ()
+    changes: tuple[Mapping[str, Any], ...] = ()
+    stateless: tuple[str, ...] = ()
+    loss_first: float | None = None
+    loss_last: float | None = None
 
     def to_bytes(self) -> bytes:
-        """`state.json`; deterministic."""
+        """`state.json`; deterministic. What later versions added stands there only where it says something."""
+        added = {
+            "changes": list(self.changes),
+            "stateless": list(self.stateless),
+            "loss_first": self.loss_first,
+            "loss_last": self.loss_last,
+        }
         value = {
             "format": STATE_FORMAT,
             "step": self.step,
@@ -77,6 +95,7 @@ class State:
             "identity": self.identity,
             "geometry": self.geometry,
             "overrides": list(self.overrides),
+            **{name: said for name, said in added.items() if said not in ([], None)},
         }
         return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
 
@@ -103,6 +122,10 @@ class State:
                 identity=dict(value["identity"]),
                 geometry=dict(value["geometry"]),
                 overrides=tuple(value["overrides"]),
+                changes=tuple(value.get("changes", ())),
+                stateless=tuple(value.get("stateless", ())),
+                loss_first=value.get("loss_first"),
+                loss_last=value.get("loss_last"),
             )
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, DatakitError):
@@ -146,13 +169,15 @@ def save_checkpoint(
         DatakitError: A value is not finite; nothing is committed.
         NoSpace: The disk is full; nothing is committed.
     """
-    adapter = adapter_tensors(parameters)
+    adapter, moments = adapter_tensors(parameters), _optimizer_tensors(parameters, optimizer)
+    stateless = tuple(sorted(name for name, parameter in parameters.items() if not optimizer.state.get(parameter)))
+    state = dataclasses.replace(state, stateless=stateless)
     final = directory / step_name(state.step)
     disk.make_dirs(directory)
     with commit(final, kind="checkpoint", name=final.name) as staging:
         staging.write(ADAPTER_NAME, tensor_bytes(adapter))
         staging.write(CONFIG_NAME, config)
-        staging.write(OPTIMIZER_NAME, tensor_bytes(_optimizer_tensors(parameters, optimizer)))
+        staging.write(OPTIMIZER_NAME, tensor_bytes(moments))
         staging.write(STATE_NAME, state.to_bytes())
         staging.write(LINEAGE_NAME, lineage)
         staging.about["step"] = state.step
@@ -166,6 +191,10 @@ def adapter_tensors(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, t
         DatakitError: A value is not finite.
     """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
+    return _finite(tensors)
+
+
+def _finite(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise DatakitError(f"{name} holds values that are not finite; it is not saved", subject=name)
@@ -180,11 +209,13 @@ def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
 def _optimizer_tensors(
     parameters: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
-    return {
-        f"{slot}.{name}": value.detach().cpu().contiguous()
-        for name, parameter in parameters.items()
-        for slot, value in optimizer.state[parameter].items()
-    }
+    return _finite(
+        {
+            f"{slot}.{name}": value.detach().cpu().contiguous()
+            for name, parameter in parameters.items()
+            for slot, value in optimizer.state.get(parameter, {}).items()
+        }
+    )
 
 
 def load_state(path: Path) -> State:
@@ -225,8 +256,8 @@ def restore(
     Raises:
         IntegrityError: Names or shapes are not those of the adapter; nothing was changed.
     """
-    slots = sorted({name.split(".", 1)[0] for name in checkpoint.optimizer})
-    wanted = {f"{slot}.{name}" for slot in slots for name in parameters}
+    moving = {name: p for name, p in parameters.items() if name not in checkpoint.state.stateless}
+    wanted = {f"{slot}.{name}" for slot in _SLOTS for name in moving}
     for kind, have, want in (
         ("adapter", set(checkpoint.adapter), set(parameters)),
         ("optimizer", set(checkpoint.optimizer), wanted),
@@ -234,17 +265,30 @@ def restore(
         if have != want:
             odd = min(have ^ want)
             raise IntegrityError(f"{checkpoint.path}: its {kind} and this one's differ in {odd}", subject=odd)
-    for name, parameter in parameters.items():
-        shapes = tuple(checkpoint.adapter[name].shape), tuple(parameter.shape)
-        if shapes[0] != shapes[1]:
-            message = f"{checkpoint.path}: {name} has shape {shapes[0]}, this adapter's has {shapes[1]}"
-            raise IntegrityError(message, subject=name)
+    _check_shapes(checkpoint, parameters, moving)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(checkpoint.adapter[name])
+        for name, parameter in moving.items():
             # AdamW keeps its step count on the CPU and its moments where the parameter is
             optimizer.state[parameter] = {
                 slot: value.clone() if slot == "step" else value.to(parameter.device, copy=True)
-                for slot in slots
+                for slot in _SLOTS
                 for value in [checkpoint.optimizer[f"{slot}.{name}"]]
             }
+
+
+def _check_shapes(
+    checkpoint: Checkpoint,
+    parameters: Mapping[str, torch.nn.Parameter],
+    moving: Mapping[str, torch.nn.Parameter],
+) -> None:
+    pairs = [(name, checkpoint.adapter[name], tuple(parameter.shape)) for name, parameter in parameters.items()]
+    for name, parameter in moving.items():
+        for slot in _SLOTS:
+            key = f"{slot}.{name}"
+            pairs.append((key, checkpoint.optimizer[key], () if slot == "step" else tuple(parameter.shape)))
+    for name, tensor, shape in pairs:
+        if tuple(tensor.shape) != shape:
+            message = f"{checkpoint.path}: {name} has shape {tuple(tensor.shape)}, this adapter's has {shape}"
+            raise IntegrityError(message, subject=name)

@@ -2,7 +2,8 @@
 
 The loss is the mean cross entropy over the supervised tokens of the whole step, however it is cut into passes: 1x4, 2x2
 and 4x1 give the same gradient. Dropout is seeded anew in every pass from (seed, step, pass), so that nothing random has
-to be remembered. Values that are not finite stop the run before they reach the adapter.
+to be remembered. A loss or a gradient that is not finite stops the run before it reaches the adapter; an update that
+overflows is found by the next save, which then keeps nothing.
 
 Does not save and does not decide how long to train. AdamW is torch's, with the betas and the epsilon of arXiv
 1711.05101, which are also the defaults of the Hugging Face Trainer; the norm is clipped over all gradients together.
@@ -10,6 +11,7 @@ Does not save and does not decide how long to train. AdamW is torch's, with the 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import time
@@ -98,7 +100,7 @@ class Stepper:
         batch = next(self._batches)
         data_wait_s = time.perf_counter() - asked
         loss, grad_norm, rate = self._update(batch)
-        self.state = self._after(batch)
+        self.state = self._after(batch, loss)
         self._ended = time.perf_counter()
         step_s = self._ended - began
         return StepMetrics(
@@ -170,19 +172,19 @@ class Stepper:
         keys = [self.loader.dataset[int(number)].key for number in batch.numbers[:8]]
         return ", ".join(keys) + (", ..." if len(batch.numbers) > len(keys) else "")
 
-    def _after(self, batch: StepBatch) -> State:
+    def _after(self, batch: StepBatch, loss: float) -> State:
         state = self.state
         numbers = batch.numbers.numpy().astype("<i8").tobytes()
-        return State(
+        return dataclasses.replace(
+            state,
             step=state.step + 1,
             cursor=self.loader.cursor,
             samples=state.samples + len(batch.numbers),
             tokens=state.tokens + batch.tokens,
             supervised_tokens=state.supervised_tokens + batch.supervised_tokens,
             order_digest=hashlib.sha256(bytes.fromhex(state.order_digest) + numbers).hexdigest(),
-            identity=state.identity,
-            geometry=state.geometry,
-            overrides=state.overrides,
+            loss_first=loss if state.step == 0 else state.loss_first,
+            loss_last=loss,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,56 @@ def test_garbage_in_place_of_tensors_is_an_integrity_error(tmp_path: Path) -> No
 
     with pytest.raises(IntegrityError, match=r"optimizer\.safetensors is not a safetensors file"):
         load_checkpoint(path)
+
+
+def test_a_parameter_that_never_had_a_gradient_has_no_state_and_can_be_resumed(tmp_path: Path) -> None:
+    """Its name is written; what is missing without being named is refused."""
+    saved, _ = adapter(0)
+    optimizer = make_optimizer(saved, Recipe())
+    optimizer.zero_grad(set_to_none=True)
+    idle, moved = sorted(saved)
+    saved[moved].sin().sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    path = save(tmp_path, saved=(saved, optimizer))
+    loaded = {name: torch.nn.Parameter(torch.zeros_like(p)) for name, p in saved.items()}
+    other = make_optimizer(loaded, Recipe())
+
+    checkpoint = load_checkpoint(path)
+    restore(checkpoint, parameters=loaded, optimizer=other)
+    unnamed = dataclasses.replace(checkpoint, state=dataclasses.replace(checkpoint.state, stateless=()))
+
+    assert checkpoint.state.stateless == (idle,)
+    assert State.from_bytes(checkpoint.state.to_bytes()) == checkpoint.state
+    assert not other.state.get(loaded[idle])
+    assert set(other.state[loaded[moved]]) == {"step", "exp_avg", "exp_avg_sq"}
+    with pytest.raises(IntegrityError, match="optimizer and this one's differ"):
+        restore(unnamed, parameters=loaded, optimizer=other)
+
+
+@pytest.mark.parametrize("how", ["none", "one", "shape", "step"])
+def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path, how: str) -> None:
+    """No moments, one missing, one of another shape, a step count that is none: all strict."""
+    checkpoint = load_checkpoint(save(tmp_path))
+    tensors = dict(checkpoint.optimizer)
+    name = min(tensors)
+    if how == "none":
+        tensors = {}
+    elif how == "one":
+        del tensors[name]
+    else:
+        tensors[name if how == "shape" else max(tensors)] = torch.zeros(7)
+    parameters, optimizer = adapter(1)
+
+    with pytest.raises(IntegrityError, match=r"optimizer and this one's differ|has shape"):
+        restore(dataclasses.replace(checkpoint, optimizer=tensors), parameters=parameters, optimizer=optimizer)
+
+
+def test_moments_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    """The adapter may be finite a step longer than what moves it."""
+    parameters, optimizer = adapter()
+    optimizer.state[next(iter(parameters.values()))]["exp_avg_sq"][0, 0] = float("inf")
+
+    with pytest.raises(DatakitError, match=r"exp_avg_sq\..* not finite"):
+        save(tmp_path, saved=(parameters, optimizer))
+
+    assert list(tmp_path.iterdir()) == []
