@@ -79,7 +79,7 @@ def _add_pull(ckpt: typer.Typer) -> None:
             from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint
 
             url = source or _written_back_to(run)
-            here, _ = newest_checkpoint(run / CHECKPOINTS_NAME)
+            here = newest_checkpoint(run / CHECKPOINTS_NAME).path
             settings = session.settings(params)
             if dry_run:
                 there = commits_at(url, pattern=CHECKPOINT_GLOB, settings=settings.sync, stores=settings.stores)

@@ -72,7 +72,9 @@ def register(app: typer.Typer) -> None:
                 "model": model,
                 "output": output,
                 "settings": settings.train,
+                "resume": resume,
                 "accept": accept or (),
+                "smoke": smoke,
                 "write_back": write_back,
                 "on_event": session.on_event,
             }
@@ -84,7 +86,7 @@ def register(app: typer.Typer) -> None:
                 return
             from datakit.train.loop import train as run_training
 
-            result = run_training(dataset, resume=resume, smoke=smoke, stores=settings.stores, **common)  # type: ignore[arg-type]  # the loop checks the word
+            result = run_training(dataset, stores=settings.stores, **common)
             session.done(result, _sentence(result), facts=_facts(result))
             _complain(result)
 
@@ -131,7 +133,8 @@ def _facts(result: TrainResult) -> dict[str, object]:
         facts["resumed from"] = f"{result.resumed_from}, attempt {result.attempt}"
     facts["checkpoints"] = ", ".join(saved.name for saved in result.checkpoints) or "none in this attempt"
     if result.write_back and not result.unpublished:
-        facts["written back"] = f"{result.write_back}, verified"
+        facts["written back"] = f"{result.write_back}, verified; the adapter is {result.adapter_copy}"
+        facts["requests"] = str(result.requests)
     return facts
 
 

@@ -27,7 +27,8 @@ from datakit.errors import InputError, UsageError
 
 Tail: TypeAlias = Literal["drop", "pad", "exact"]
 """What happens to the samples of an epoch that do not fill a last global batch: left out; filled up by repeating the
-epoch's first samples, marked; or delivered as a shorter last batch."""
+epoch's first samples, which `Geometry.repeated` counts; or delivered as a shorter last batch, in which later ranks may
+have none."""
 
 ORDER_FORMAT = 1
 """Changes whenever the same (digest, seed, epoch) would give another order; part of every stored cursor."""

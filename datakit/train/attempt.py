@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.order import Cursor
 from datakit.errors import Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
@@ -24,10 +25,24 @@ from datakit.storage import disk
 from datakit.train.checkpoint import Checkpoint, State, load_checkpoint
 from datakit.train.model import BaseModel
 from datakit.train.recipe import Recipe
-from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, checkpoints, newest_checkpoint, set_aside, step_of
-from datakit.version.lineage import RUN_NAME, read_run
+from datakit.train.shelf import (
+    ADAPTER_DIR,
+    CHECKPOINT_GLOB,
+    CHECKPOINTS_NAME,
+    LOCK_NAME,
+    checkpoints,
+    newest_checkpoint,
+    set_aside,
+    step_of,
+)
+from datakit.version.lineage import RUN_NAME, read_lineage, read_run
 
 RUN_FORMAT = 1
+
+_UNFINISHED = "unfinished-"
+
+_SHAPING = ("rank", "targets")
+"""Settings that decide which tensors an adapter has."""
 
 Resume: TypeAlias = Literal["auto", "never"]
 """Continue from the newest valid checkpoint if there is one; or start anew, which needs a run directory without any."""
@@ -69,6 +84,7 @@ def begin(
     resume: Resume = "auto",
     accept: Collection[str] = (),
     fetch: Fetch = lambda _directory, _step: None,
+    look: Callable[[], str | None] = lambda: None,
     on_event: OnEvent,
 ) -> Start:
     """Decide where an attempt begins; the caller holds the run's lock.
@@ -80,23 +96,25 @@ def begin(
         accept: What may differ from the state's identity.
         fetch: Brings a checkpoint of a colder tier into the given directory if it is newer than the given step (-1 when
             none is here), and says from where; or gives None.
+        look: Names a checkpoint of a colder tier without bringing it, or gives None; asked when nothing may be there.
         on_event: Hears what was found.
 
     Raises:
         Refused: The newest valid state was written for something else, or `never` was asked and there is a state.
         UsageError: An option has no such value.
     """
-    _check_words(resume, accept)
+    check_words(resume, accept)
     directory = run / CHECKPOINTS_NAME
     disk.sweep(run)
     disk.sweep(directory)
     number = len(read_run(run).get("attempts", [])) + 1
     if resume == "never":
-        if (run / ADAPTER_DIR).exists() or checkpoints(directory):
+        check_empty(run)
+        if (place := look()) is not None:
             raise Refused(
-                f"{run} holds a run already, and --resume never starts anew",
-                hint=f"Name another --output, or remove it first: rm -r {run}",
-                subject=str(run),
+                f"{place} is there already, and --resume never starts anew",
+                hint="Name another --write-back, or remove what is there first",
+                subject=place,
             )
         return Start(number, None, "local", Cursor(), ())
     path = _newest_here(directory, on_event)
@@ -105,35 +123,77 @@ def begin(
         path = _newest_here(directory, on_event)
     if path is None:
         return Start(number, None, "local", Cursor(), ())
-    return _continue(path, number, source or "local", identity, accept, on_event)
-
-
-def _newest_here(directory: Path, on_event: OnEvent) -> Path | None:
-    path, skipped = newest_checkpoint(directory)
-    for bad, reason in skipped:
-        on_event(Caution(f"checkpoint {bad.name} is not valid and is set aside as {set_aside(bad).name}: {reason}"))
-    return path
-
-
-def _check_words(resume: str, accept: Collection[str]) -> None:
-    if resume not in get_args(Resume):
-        raise UsageError(f"--resume {resume!r} is not one of {', '.join(get_args(Resume))}", subject=resume)
-    for word in accept:
-        if word not in get_args(Accept):
-            raise UsageError(f"--accept {word!r} is not one of {', '.join(get_args(Accept))}", subject=word)
-
-
-def _continue(
-    path: Path, number: int, source: str, identity: Mapping[str, Any], accept: Collection[str], on_event: OnEvent
-) -> Start:
+    _remove_unfinished(directory, path)
     checkpoint = load_checkpoint(path)
     state = checkpoint.state
     found = check_differences(path, state, identity, accept=accept, on_event=on_event)
     moved = any(d.what == "data" or (d.what == "settings" and "seed" in d.fields) for d in found)
     cursor = Cursor() if moved else state.cursor
     new = tuple({"what": d.what, "from": d.before, "to": d.after, "step": state.step} for d in found)
-    on_event(Note(_resuming(path, source, state.step, cursor, identity["data"])))
-    return Start(number, checkpoint, source, cursor, (*state.overrides, *new))
+    where = f"epoch {cursor.epoch}, sample {cursor.samples} of {identity['data']['samples']}"
+    on_event(Note(f"resuming after step {state.step} from {path.name} ({source or 'local'}, verified): {where}"))
+    return Start(number, checkpoint, source or "local", cursor, (*state.overrides, *new))
+
+
+def _newest_here(directory: Path, on_event: OnEvent) -> Path | None:
+    found = newest_checkpoint(directory)
+    for bad, reason in found.skipped:
+        if (bad / MANIFEST_NAME).exists():
+            on_event(Caution(f"checkpoint {bad.name} is not valid and is set aside as {set_aside(bad).name}: {reason}"))
+        else:
+            aside = set_aside(bad, prefix=_UNFINISHED)
+            on_event(Note(f"checkpoint {bad.name} was never whole (it has no manifest) and is moved to {aside.name}"))
+    return found.path
+
+
+def _remove_unfinished(directory: Path, whole: Path) -> None:
+    """Remove what was moved away as never whole, once a checkpoint of that step or a later one is."""
+    for path in directory.glob(f"{_UNFINISHED}{CHECKPOINT_GLOB}*"):
+        if path.name.removeprefix(_UNFINISHED)[: len(whole.name)] <= whole.name:
+            disk.remove(path)
+
+
+def check_empty(run: Path) -> None:
+    """See that nothing of a run is here.
+
+    Raises:
+        Refused: Something is.
+    """
+    if (run / ADAPTER_DIR).exists() or checkpoints(run / CHECKPOINTS_NAME):
+        raise Refused(
+            f"{run} holds a run already, and --resume never starts anew",
+            hint=f"Name another --output, or remove it first: rm -r {run}",
+            subject=str(run),
+        )
+
+
+def rehearsal_dir(run: Path) -> Path:
+    """Where the rehearsal of a run lies."""
+    return run.with_name(run.name + "-smoke")
+
+
+def check_rehearsal(run: Path) -> None:
+    """See that a directory holds nothing but an earlier rehearsal.
+
+    Raises:
+        Refused: It holds something else.
+    """
+    names = {path.name for path in run.iterdir()} if run.is_dir() else set()
+    if names - {LOCK_NAME} and not read_run(run).get("smoke"):
+        raise Refused(f"{run} is in the way of a rehearsal and is not an earlier one", hint=f"Remove it: rm -r {run}")
+
+
+def check_words(resume: str, accept: Collection[str]) -> None:
+    """See that options have the values there are.
+
+    Raises:
+        UsageError: One has not.
+    """
+    if resume not in get_args(Resume):
+        raise UsageError(f"--resume {resume!r} is not one of {', '.join(get_args(Resume))}", subject=resume)
+    for word in accept:
+        if word not in get_args(Accept):
+            raise UsageError(f"--accept {word!r} is not one of {', '.join(get_args(Accept))}", subject=word)
 
 
 def check_differences(
@@ -150,6 +210,13 @@ def check_differences(
             raise Refused(
                 f"{path.name} was written for {difference.what} {difference.before}; this is {difference.after}",
                 hint=f"Train into another --output, or continue all the same with --accept {difference.what}",
+                subject=str(path),
+            )
+        if shaping := [name for name in difference.fields if name in _SHAPING]:
+            raise Refused(
+                f"{path.name} was written for {difference.before}; this is {difference.after}, and another "
+                f"{' and '.join(shaping)} makes another adapter",
+                hint="Train into another --output",
                 subject=str(path),
             )
         on_event(Caution(f"continuing with other {difference.what}: {difference.before}, now {difference.after}"))
@@ -169,11 +236,6 @@ def identity_of(*, data: Dataset, base: BaseModel, recipe: Recipe) -> dict[str, 
         "base_model": {"name": base.name, "digest": base.digest},
         "settings": recipe.deciding(),
     }
-
-
-def _resuming(path: Path, source: str, step: int, cursor: Cursor, data: Mapping[str, Any]) -> str:
-    where = f"epoch {cursor.epoch}, sample {cursor.samples} of {data['samples']}"
-    return f"resuming after step {step} from {path.name} ({source}, verified): {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +281,28 @@ def _fields_words(settings: Mapping[str, Any], fields: Sequence[str]) -> str:
     return ", ".join(f"{name} {json.dumps(settings.get(name))}" for name in fields)
 
 
-def check_geometry(before: Mapping[str, Any], after: Mapping[str, Any], *, on_event: OnEvent) -> None:
-    """Say what makes a continued run differ in its last bits from an undisturbed one."""
+def check_changes(
+    checkpoint: Checkpoint, geometry: Mapping[str, Any], versions: Mapping[str, str], *, on_event: OnEvent
+) -> list[dict[str, Any]]:
+    """Say what changed since a checkpoint and moves bits only, and give it, with the step, for the lineage."""
+    made_with = read_lineage(checkpoint.path)["versions"]
+    found = check_geometry({**made_with, **checkpoint.state.geometry}, {**versions, **geometry}, on_event=on_event)
+    return [{**change, "step": checkpoint.state.step} for change in found]
+
+
+def check_geometry(before: Mapping[str, Any], after: Mapping[str, Any], *, on_event: OnEvent) -> list[dict[str, Any]]:
+    """Say what makes a continued run differ in its last bits from an undisturbed one; gives `what`, `from`, `to`."""
+    found = []
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
+            found.append({"what": name, "from": before.get(name), "to": after.get(name)})
             on_event(
                 Caution(
                     f"{name} was {before.get(name)}, now {after.get(name)}: "
                     "the run goes on, and will not be bitwise equal to an undisturbed one"
                 )
             )
+    return found
 
 
 def record_attempt(run: Path, start: Start, *, facts: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ format: numpy.lib.format (version 1.0 to 3.0), never pickled.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from datakit.data.digest import Buffer
-    from datakit.feed.dataset import Item
+    from datakit.feed.dataset import Dataset, Item
 
 IDS_PART = "ids.npy"
 MASK_PART = "mask.npy"
@@ -56,6 +57,10 @@ class Pass:
         """The same on a device."""
         return Pass(*(t.to(device, non_blocking=True) for t in (self.ids, self.targets, self.kept)))
 
+    def pin_memory(self) -> Pass:
+        """The same in page-locked memory; torch's DataLoader asks for it by this name."""
+        return Pass(*(t.pin_memory() for t in (self.ids, self.targets, self.kept)))
+
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
@@ -66,7 +71,7 @@ class StepBatch:
         numbers: Which samples of the dataset these are, in order, int64.
         tokens: Tokens of the samples, without padding.
         supervised_tokens: Positions that have a target.
-        largest_id: The largest token id; must be below the model's vocabulary.
+        largest_id: The largest token id, -1 without samples; must be below the model's vocabulary.
     """
 
     passes: tuple[Pass, ...]
@@ -74,6 +79,10 @@ class StepBatch:
     tokens: int
     supervised_tokens: int
     largest_id: int
+
+    def pin_memory(self) -> StepBatch:
+        """The same in page-locked memory; the numbers are read on the CPU and stay."""
+        return dataclasses.replace(self, passes=tuple(part.pin_memory() for part in self.passes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class Collate:
     batch_size: int
 
     def __call__(self, items: Sequence[Item]) -> StepBatch:
-        """The step's tensors.
+        """The step's tensors; without samples, as a trailing rank gets them under `exact`, there is no pass.
 
         Raises:
             InputError: A sample is not tokenized, or its parts do not fit each other.
@@ -100,7 +109,22 @@ class Collate:
             numbers=torch.tensor([item.number for item in items], dtype=torch.int64),
             tokens=sum(len(ids) for ids, _ in pairs),
             supervised_tokens=sum(int(np.count_nonzero(mask[1:])) for _, mask in pairs),
-            largest_id=max(int(ids.max()) for ids, _ in pairs),
+            largest_id=max((int(ids.max()) for ids, _ in pairs), default=-1),
+        )
+
+
+def check_tokenized(data: Dataset) -> None:
+    """See that a dataset has the parts that training reads.
+
+    Raises:
+        InputError: It has not.
+    """
+    missing = [part for part in (IDS_PART, MASK_PART) if part not in data.parts]
+    if missing:
+        raise InputError(
+            f"{data.path} has no part {missing[0]}, it has {', '.join(data.parts)}",
+            hint="Training reads tokenized samples: datakit tokenize DATASET DEST --model M",
+            subject=str(data.path),
         )
 
 
@@ -141,8 +165,6 @@ def _read_npy(data: Buffer, where: str) -> npt.NDArray[Any]:
 
 
 def _one_pass(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Pass:
-    import torch
-
     length = max(len(ids) for ids, _ in pairs)
     ids_padded = np.zeros((len(pairs), length), np.int64)
     targets = np.full((len(pairs), length), IGNORED, np.int64)

@@ -16,31 +16,27 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import DatakitError, Refused
+from datakit.data.order import Cursor, Geometry
+from datakit.errors import DatakitError, IntegrityError, Refused
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
 from datakit.feed.loader import Loader
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import commit, verify_commit
+from datakit.storage.commit import commit, read_manifest, verify_commit
 from datakit.train.attempt import (
     Resume,
     Start,
     begin,
-    check_geometry,
+    check_changes,
+    check_rehearsal,
+    check_words,
     identity_of,
     record_attempt,
+    rehearsal_dir,
 )
-from datakit.train.batch import Collate
-from datakit.train.checkpoint import (
-    ADAPTER_NAME,
-    CONFIG_NAME,
-    State,
-    adapter_tensors,
-    restore,
-    save_checkpoint,
-    tensor_bytes,
-)
+from datakit.train.batch import Collate, check_tokenized
+from datakit.train.checkpoint import ADAPTER_NAME, CONFIG_NAME, Checkpoint, State, restore, save_checkpoint
 from datakit.train.metrics import METRICS_NAME, MetricsFile, Totals
 from datakit.train.model import (
     BaseModel,
@@ -60,8 +56,11 @@ from datakit.train.result import SavedCheckpoint, TrainResult
 from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, prune, set_aside
 from datakit.train.signals import StopRequest, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
-from datakit.train.upload import STOP_S, Upload
-from datakit.version.lineage import LINEAGE_NAME, build_lineage, read_run, to_bytes
+from datakit.train.upload import Upload
+from datakit.version.lineage import LINEAGE_NAME, RUN_NAME, build_lineage, to_bytes
+
+_OF_ADAPTER = (ADAPTER_NAME, CONFIG_NAME, LINEAGE_NAME)
+"""What of a checkpoint is the adapter."""
 
 
 def train(
@@ -105,39 +104,64 @@ def train(
     """
     recipe, run = settings or Recipe(), Path(output)
     if smoke:
-        recipe, run, write_back = recipe.rehearsal(), run.with_name(run.name + "-smoke"), None
+        recipe, run, write_back = recipe.rehearsal(), rehearsal_dir(run), None
+    # all that can be wrong with what was named is found before the run directory is made
+    check_words(resume, accept)
+    data, base = open_dataset(dataset), identify(model)
+    check_tokenized(data)
+    Geometry(len(data), recipe.samples_per_step, tail=recipe.tail).normal(Cursor())
+    upload = Upload(write_back, run=run, stores=stores, on_event=on_event)
     disk.make_dirs(run)
-    with disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), listen() as stop:
+    with disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), listen(at_once=True) as stop, upload:
         if smoke:
             _clear_rehearsal(run)
-        with Upload(write_back, run=run, stores=stores, on_event=on_event) as upload:
-            training = _Training(
-                data=open_dataset(dataset),
-                base=identify(model),
-                run=run,
-                recipe=recipe,
-                upload=upload,
-                on_event=on_event,
-            )
-            start = begin(
-                run,
-                identity=training.identity,
-                resume=resume,
-                accept=accept,
-                fetch=upload.fetch,
-                on_event=on_event,
-            )
-            upload.start()
-            return training.go(start, stop, smoke=smoke)
+        training = _Training(data=data, base=base, run=run, recipe=recipe, upload=upload, on_event=on_event)
+        start = begin(
+            run,
+            identity=training.identity,
+            resume=resume,
+            accept=accept,
+            fetch=upload.fetch,
+            look=upload.newest,
+            on_event=on_event,
+        )
+        upload.start()
+        return training.go(start, stop, smoke=smoke)
 
 
 def _clear_rehearsal(run: Path) -> None:
-    """Remove what an earlier rehearsal left; only what says that it is one."""
-    if any(path.name != LOCK_NAME for path in run.iterdir()) and not read_run(run).get("smoke"):
-        raise Refused(f"{run} is in the way of a rehearsal and is not an earlier one", hint=f"Remove it: rm -r {run}")
-    for path in run.iterdir():
+    """Remove what an earlier rehearsal left; only what says that it is one, and that says so to the last."""
+    disk.sweep(run)
+    check_rehearsal(run)
+    for path in sorted(run.iterdir(), key=lambda path: path.name == RUN_NAME):
         if path.name != LOCK_NAME:
             disk.remove(path)
+
+
+def _is_of(adapter: Path, checkpoint: Path) -> bool:
+    """Whether an adapter is whole and the one of a checkpoint, whichever versions are installed by now."""
+    try:
+        have = {entry.name: entry.sha256 for entry in verify_commit(adapter).members}
+    except (DatakitError, OSError):
+        return False
+    want = {entry.name: entry.sha256 for entry in read_manifest(checkpoint).members if entry.name in _OF_ADAPTER}
+    return have == want
+
+
+def _restore(start: Start, checkpoint: Checkpoint, **target: Any) -> None:
+    """Put a checkpoint into what trains.
+
+    Raises:
+        Refused: What was accepted to differ gives the adapter other tensors; nothing is damaged.
+        IntegrityError: The checkpoint does not hold what its own state says.
+    """
+    try:
+        restore(checkpoint, **target)
+    except IntegrityError as error:
+        if len(start.overrides) == len(checkpoint.state.overrides):
+            raise
+        message = f"what was accepted gives the adapter other tensors: {error.message}"
+        raise Refused(message, hint="Train into another --output", subject=error.subject) from None
 
 
 class _Training:
@@ -166,8 +190,6 @@ class _Training:
         before = start.checkpoint.state.geometry if start.checkpoint else {}
         threads = self.recipe.threads or before.get("threads") or usable_threads()
         now = geometry(device=device, threads=threads, precision=self.recipe.precision)
-        if before:
-            check_geometry(before, now, on_event=self.on_event)
         facts = {
             "settings": self.recipe.to_json(),
             "settings_digest": self.recipe.digest(),
@@ -178,32 +200,45 @@ class _Training:
             "smoke": smoke,
         }
         record_attempt(self.run, start, facts=facts)
-        if start.checkpoint is not None and self._is_finished(start.checkpoint.state):
-            self.on_event(
-                Note(f"{self.run} is finished: {start.step} of {self.recipe.steps} steps, its adapter verifies")
-            )
-            self.upload.offer(start.checkpoint.path)
-            self.upload.offer(self.run / ADAPTER_DIR)
-            unpublished = self.upload.finish()
-            return self._result(start, start.checkpoint.state, self.run / ADAPTER_DIR, unpublished)
+        if start.checkpoint is not None and start.step >= self.recipe.steps:
+            with stop.save_first():
+                return self._finish(start, start.checkpoint.path, start.checkpoint.state, stop)
         with exact_arithmetic(threads=threads):
             stepper = self._prepare(start, now, device)
-            try:
-                self._steps(stepper, start, stop)
-            finally:
-                stepper.loader.close()
-            adapter = self._finish(stepper)
-            unpublished = self.upload.finish()
-        return self._result(start, stepper.state, adapter, unpublished)
+            with stop.save_first():
+                try:
+                    last = self._steps(stepper, start, stop)
+                finally:
+                    stepper.loader.close()
+                return self._finish(start, last, stepper.state, stop)
 
-    def _is_finished(self, state: State) -> bool:
-        if state.step < self.recipe.steps:
-            return False
-        try:
-            verify_commit(self.run / ADAPTER_DIR)
-            return (self.run / ADAPTER_DIR / LINEAGE_NAME).read_bytes() == self._lineage(state)
-        except (DatakitError, OSError):
-            return False
+    def _finish(self, start: Start, last: Path, state: State, stop: StopRequest) -> TrainResult:
+        """Make the adapter of the last checkpoint, where it is not there, and see it and what came before published."""
+        adapter = self.run / ADAPTER_DIR
+        if _is_of(adapter, last):
+            self.on_event(
+                Note(f"{self.run} is finished: {state.step} of {self.recipe.steps} steps, its adapter verifies")
+            )
+        else:
+            self._commit_adapter(adapter, last, state)
+        self.upload.offer(last)
+        self.upload.offer(adapter)
+        unpublished = self.upload.finish(stop)
+        if stop and unpublished:
+            stop.raise_it(
+                f"stopped while {', '.join(unpublished)} went to {self.upload.url}; the adapter is {adapter}",
+                hint="Run the same command again: it only uploads",
+            )
+        return self._result(start, state, adapter, unpublished)
+
+    def _commit_adapter(self, final: Path, last: Path, state: State) -> None:
+        if final.exists():
+            aside = set_aside(final, prefix="previous-")
+            self.on_event(Note(f"the adapter that was here before is kept as {aside.name}"))
+        with commit(final, kind="adapter", name=self.run.resolve().name) as staging:
+            for name in _OF_ADAPTER:
+                staging.write(name, (last / name).read_bytes())
+            staging.about["step"] = state.step
 
     def _prepare(self, start: Start, now: Mapping[str, Any], device: Any) -> Stepper:
         loader = Loader(
@@ -216,8 +251,7 @@ class _Training:
             pin_memory=device.type == "cuda",
         )
         loader.seek(start.cursor)
-        if left := loader.geometry.dropped():
-            self.on_event(Note(f"each epoch leaves out {left} of {len(self.data)} samples (train.tail drop)"))
+        self._tell_tail(loader.geometry)
         model = load_base(self.base, precision=self.recipe.precision, device=device)
         model = attach_adapter(model, self.recipe)
         model.train()
@@ -225,13 +259,16 @@ class _Training:
         optimizer = make_optimizer(parameters, self.recipe)
         state = first_state(identity=self.identity, geometry=now, overrides=start.overrides)
         if start.checkpoint is not None:
-            restore(start.checkpoint, parameters=parameters, optimizer=optimizer)
+            _restore(start, start.checkpoint, parameters=parameters, optimizer=optimizer)
+            before = start.checkpoint.state
+            changes = check_changes(start.checkpoint, now, library_versions(), on_event=self.on_event)
             state = dataclasses.replace(
-                start.checkpoint.state,
+                before,
                 cursor=loader.cursor,
                 identity=self.identity,
                 geometry=now,
                 overrides=start.overrides,
+                changes=(*before.changes, *changes),
             )
         return Stepper(
             model,
@@ -243,10 +280,18 @@ class _Training:
             attempt=start.number,
         )
 
-    def _steps(self, stepper: Stepper, start: Start, stop: StopRequest) -> None:
+    def _tell_tail(self, cut: Geometry) -> None:
+        if left := cut.dropped():
+            self.on_event(Note(f"each epoch leaves out {left} of {len(self.data)} samples (train.tail drop)"))
+        if again := cut.repeated():
+            self.on_event(Note(f"each epoch repeats {again} of {len(self.data)} samples at its end (train.tail pad)"))
+
+    def _steps(self, stepper: Stepper, start: Start, stop: StopRequest) -> Path:
+        """Take the steps that are left; gives the last checkpoint."""
         metrics = MetricsFile(self.run / METRICS_NAME, after_step=start.step)
         metrics.open()
         stall_s, saved_step = 0.0, start.step
+        path = self.run / CHECKPOINTS_NAME
         stepper.restart_clock()
         try:
             while stepper.state.step < self.recipe.steps:
@@ -260,24 +305,27 @@ class _Training:
                 due = step % self.recipe.save_every_steps == 0 or step == self.recipe.steps or bool(stop)
                 if due and step > saved_step:
                     metrics.sync()
-                    stall_s, saved_step = self._save(stepper), step
+                    began = time.perf_counter()
+                    path, saved_step = self._save(stepper), step
+                    stall_s = time.perf_counter() - began
+                    self.totals.save_stall_s += stall_s
                 self.upload.poll()
                 if stop and step < self.recipe.steps:
                     self._stopped(stop, saved_step)
         finally:
             metrics.close()
+        return path
 
     def _stopped(self, stop: StopRequest, step: int) -> None:
-        self.upload.finish(deadline_s=STOP_S)
+        self.upload.finish(stop)
         self.on_event(Note(f"stopped at step {step} of {self.recipe.steps}; the same command continues"))
         stop.raise_it(
             f"stopped by {stop.signal.name if stop.signal else 'a signal'} at step {step} of {self.recipe.steps}",
             hint="Run the same command again: it continues from there",
         )
 
-    def _save(self, stepper: Stepper) -> float:
-        """Commit a checkpoint, offer it, drop old ones; the seconds that training stood still."""
-        began = time.perf_counter()
+    def _save(self, stepper: Stepper) -> Path:
+        """Commit a checkpoint, offer it, drop old ones."""
         path = save_checkpoint(
             self.run / CHECKPOINTS_NAME,
             parameters=stepper.parameters,
@@ -289,10 +337,8 @@ class _Training:
         self.saved.append(path.name)
         self.upload.offer(path)
         prune(path.parent, keep=self.recipe.keep, may_go=self.upload.may_go, quick=True)
-        stall_s = time.perf_counter() - began
-        self.totals.save_stall_s += stall_s
         self.on_event(Note(f"committed {path.name}" + ("" if self.loss is None else f", loss {self.loss:.4f}")))
-        return stall_s
+        return path
 
     def _lineage(self, state: State) -> bytes:
         return to_bytes(
@@ -312,21 +358,9 @@ class _Training:
                     "order_digest": state.order_digest,
                 },
                 overrides=state.overrides,
+                changes=state.changes,
             )
         )
-
-    def _finish(self, stepper: Stepper) -> Path:
-        final = self.run / ADAPTER_DIR
-        if final.exists():
-            aside = set_aside(final, prefix="previous-")
-            self.on_event(Note(f"the adapter that was here before is kept as {aside.name}"))
-        with commit(final, kind="adapter", name=self.run.resolve().name) as staging:
-            staging.write(ADAPTER_NAME, tensor_bytes(adapter_tensors(stepper.parameters)))
-            staging.write(CONFIG_NAME, adapter_config(stepper.model, base_name=self.base.name))
-            staging.write(LINEAGE_NAME, self._lineage(stepper.state))
-            staging.about["step"] = stepper.state.step
-        self.upload.offer(final)
-        return final
 
     def _result(self, start: Start, state: State, adapter: Path, unpublished: Mapping[str, str]) -> TrainResult:
         here = self.run / CHECKPOINTS_NAME
@@ -337,6 +371,8 @@ class _Training:
             attempt=start.number,
             resumed_from=f"{start.checkpoint.path.name} ({start.source})" if start.checkpoint else None,
             loss=self.loss,
+            loss_first=state.loss_first,
+            loss_last=state.loss_last,
             samples=state.samples,
             tokens=state.tokens,
             supervised_tokens=state.supervised_tokens,
@@ -350,5 +386,7 @@ class _Training:
                 for name in self.saved
             ),
             write_back=self.upload.url,
+            adapter_copy=self.upload.adapter_copy,
+            requests=self.upload.requests,
             unpublished=unpublished,
         )

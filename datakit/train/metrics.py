@@ -1,7 +1,10 @@
 """metrics: `metrics.jsonl`, one JSON object a step, and what a run adds up to.
 
-Promises: after a resume no step stands there twice and none is missing: lines after the resumed step are removed, a
-line cut by a kill is too. Does not draw. Fields carry their units; a share is between 0 and 1.
+Promises: after a resume no step stands there twice and none of this disk's is missing: lines after the resumed step are
+removed, a line cut by a kill is too. It is not written back: on a machine that fetched its checkpoint it begins with
+the step after that, and what the run was before stands in the checkpoint's state. Does not draw.
+
+Fields carry their units; a share is between 0 and 1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Promises: weights are read from local safetensors only, never unpickled, never downloaded; what trains is the adapter,
 in fp32, under the parameter names that stock `peft` writes; the same seed gives the same initial adapter on any
-machine; inside `exact_arithmetic` the same inputs give the same bits.
+machine under the same precision (peft draws it in the base model's); inside `exact_arithmetic` the same inputs give the
+same bits.
 
 Does not train and does not save. Sources: LoRA, arXiv 2106.09685, in the implementation of `peft`; the logits of chosen
 positions only are the `logits_to_keep` of transformers' causal models.
@@ -106,7 +107,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
 
 
 def attach_adapter(model: Any, recipe: Recipe) -> Any:
-    """Put a fresh adapter on a model; its initial values follow from the recipe's seed alone.
+    """Put a fresh adapter on a model; its initial values follow from the recipe's seed and the model's precision alone.
 
     Raises:
         UsageError: No layer of the model has one of the recipe's target names.
@@ -202,10 +203,11 @@ def derived_seed(seed: int, *words: object) -> int:
 
 @contextlib.contextmanager
 def exact_arithmetic(*, threads: int) -> Iterator[None]:
-    """Fixed threads and deterministic algorithms for the length of the block; what was set before is put back.
+    """Fixed threads, no TF32, deterministic algorithms for the length of the block; torch's settings are put back.
 
-    On a GPU the attention kernels whose backward pass is not deterministic are left out: flash attention (bf16) and the
-    plain one (fp32) remain.
+    On a GPU cuBLAS gets a fixed workspace through the environment, which it reads once and which therefore stays; and
+    attention kernels whose backward pass is not deterministic are left out: flash attention (bf16) and the plain one
+    (fp32) remain.
     """
     if torch.cuda.is_available():
         # cuBLAS reads it when it starts; without it torch refuses deterministic matrix products
@@ -214,8 +216,10 @@ def exact_arithmetic(*, threads: int) -> Iterator[None]:
     threads_before, random_before = torch.get_num_threads(), torch.random.get_rng_state()
     exact_before = torch.are_deterministic_algorithms_enabled()
     kernels_before = cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    matmul_before = torch.get_float32_matmul_precision()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("highest")
     cuda.enable_mem_efficient_sdp(False)
     cuda.enable_cudnn_sdp(False)
     try:
@@ -223,6 +227,7 @@ def exact_arithmetic(*, threads: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads_before)
         torch.use_deterministic_algorithms(exact_before)
+        torch.set_float32_matmul_precision(matmul_before)
         cuda.enable_mem_efficient_sdp(kernels_before[0])
         cuda.enable_cudnn_sdp(kernels_before[1])
         torch.random.set_rng_state(random_before)

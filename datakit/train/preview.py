@@ -1,7 +1,7 @@
 """preview: what a training would do, without doing it: `datakit train --dry-run`.
 
-Promises: nothing is written, fetched or loaded onto a device; a state that would be refused is refused here too. What
-lies at a write-back destination is not asked, so that a preview needs no network.
+Promises: nothing is written, fetched or loaded onto a device; what would be refused for what lies here is refused here
+too, under the same options. What lies at a write-back destination is not asked, so that a preview needs no network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from pathlib import Path
 from datakit.data.order import Cursor, Geometry
 from datakit.events import OnEvent, ignore
 from datakit.feed.dataset import open_dataset
-from datakit.train.attempt import check_differences, identity_of
+from datakit.train.attempt import (
+    Resume,
+    check_differences,
+    check_empty,
+    check_rehearsal,
+    check_words,
+    identity_of,
+    rehearsal_dir,
+)
+from datakit.train.batch import check_tokenized
 from datakit.train.checkpoint import load_state
 from datakit.train.model import identify
 from datakit.train.recipe import Recipe
@@ -59,14 +68,25 @@ def preview(
     model: Path | str,
     output: Path | str,
     settings: Recipe,
+    resume: Resume = "auto",
     accept: Collection[str] = (),
+    smoke: bool = False,
     write_back: str | None = None,
     on_event: OnEvent = ignore,
 ) -> Preview:
     """Look at everything that `train` would look at; arguments and errors are those of `train`."""
+    check_words(resume, accept)
     data, base, run = open_dataset(dataset), identify(model), Path(output)
+    check_tokenized(data)
+    path = None
+    if smoke:
+        settings, run, write_back = settings.rehearsal(), rehearsal_dir(run), None
+        check_rehearsal(run)
+    elif resume == "never":
+        check_empty(run)
+    else:
+        path = newest_checkpoint(run / CHECKPOINTS_NAME).path
     geometry = Geometry(len(data), settings.samples_per_step, tail=settings.tail)
-    path, _ = newest_checkpoint(run / CHECKPOINTS_NAME)
     done = 0
     if path is not None:
         state = load_state(path)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from datakit.storage.counts import RequestCounts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
@@ -36,6 +38,8 @@ class TrainResult:
         attempt: Number of this process life of the run.
         resumed_from: The checkpoint that this attempt continued, with its source; None when it began anew.
         loss: Of the last step; None where this attempt took no step.
+        loss_first: Of the run's first step, in whichever attempt; None where its state does not tell.
+        loss_last: Of the run's last step so far; likewise.
         samples: Samples consumed in all.
         tokens: Their tokens.
         supervised_tokens: Their tokens that the loss counted.
@@ -46,6 +50,8 @@ class TrainResult:
         order_digest: Digest of the sequence of consumed samples.
         checkpoints: Those committed by this attempt, oldest first.
         write_back: Where commits are written back to, or None.
+        adapter_copy: URL of the adapter's verified copy there, or None.
+        requests: Requests that this attempt made there, by class, and their bytes.
         unpublished: Commits that have no verified copy there, with the reason; empty when all have one.
     """
 
@@ -55,6 +61,8 @@ class TrainResult:
     attempt: int
     resumed_from: str | None
     loss: float | None
+    loss_first: float | None
+    loss_last: float | None
     samples: int
     tokens: int
     supervised_tokens: int
@@ -65,4 +73,6 @@ class TrainResult:
     order_digest: str
     checkpoints: tuple[SavedCheckpoint, ...]
     write_back: str | None
+    adapter_copy: str | None
+    requests: RequestCounts
     unpublished: Mapping[str, str]

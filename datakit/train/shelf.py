@@ -1,12 +1,14 @@
 """shelf: the checkpoints of a run on the local disk: which there are, which verify, which may go.
 
-Promises: a checkpoint counts when its manifest and every byte verify, never by its name alone; pruning keeps the newest
-`keep` of those that verify, so never removes the last one, and removes nothing that a colder tier still needs; what is
-damaged is set aside under another name, not deleted. Does not load torch, so that listing needs no trainer.
+Promises: a checkpoint to go on from counts when its manifest and every byte verify, never by its name alone; pruning
+keeps the newest `keep` of those that verify (by their sizes where it is asked to be quick, by every byte otherwise), so
+never removes the last one, and removes nothing that a colder tier still needs; what is damaged or replaced is set aside
+under a name of its own and never deleted. Does not load torch, so that listing needs no trainer.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, NotFound
 from datakit.storage import disk
-from datakit.storage.commit import newest, read_manifest, verify_commit
+from datakit.storage.commit import Newest, newest, read_manifest, verify_commit
 from datakit.storage.writeback import WriteBack
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -34,6 +36,21 @@ def step_name(step: int) -> str:
 def step_of(path: Path) -> int:
     """The step in a checkpoint's name."""
     return int(path.name.removeprefix("step-"))
+
+
+def copy_name(path: Path) -> str:
+    """The name of a commit's copy in a colder tier: a checkpoint's own; an adapter's tells its step and its bytes.
+
+    A commit is never overwritten in place, and a run that is trained on makes another adapter.
+
+    Raises:
+        NotFound: There is no commit.
+        DatakitError: Its manifest cannot be read.
+    """
+    if path.name != ADAPTER_DIR:
+        return path.name
+    manifest = read_manifest(path)
+    return f"{ADAPTER_DIR}-{manifest.about.get('step', 0):08d}-{manifest.digest[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +97,15 @@ def look(run: Path, *, quick: bool = True) -> list[Held]:
     if not paths and not (run / CHECKPOINTS_NAME).is_dir() and not (run / "run.json").is_file():
         raise NotFound(f"{run} is not the directory of a run", hint="Name the --output of a training", subject=str(run))
     states = WriteBack("", queue_dir=run / QUEUE_NAME)
-    return [_look_at(path, states.state(path.name), quick=quick) for path in paths]
+    return [_look_at(path, states, quick=quick) for path in paths]
 
 
-def _look_at(path: Path, remote: str | None, *, quick: bool) -> Held:
+def _look_at(path: Path, states: WriteBack, *, quick: bool) -> Held:
     try:
         manifest = read_manifest(path)
+        remote = states.state(copy_name(path))
     except DatakitError as error:
-        return Held(path.name, None, 0, error.message, remote, None)
+        return Held(path.name, None, 0, error.message, states.state(path.name), None)
     step = manifest.about.get("step")
     problem = None
     try:
@@ -98,17 +116,20 @@ def _look_at(path: Path, remote: str | None, *, quick: bool) -> Held:
     return Held(path.name, known, manifest.total_bytes, problem, remote, manifest.digest)
 
 
-def newest_checkpoint(directory: Path) -> tuple[Path | None, tuple[tuple[Path, str], ...]]:
+def newest_checkpoint(directory: Path) -> Newest:
     """The newest checkpoint that verifies, and newer ones that do not, each with the reason."""
-    found = newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
-    return found.path, found.skipped
+    return newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
 
 
 def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:
-    """Rename a commit so that nobody takes it for what it was; an earlier one of the new name gives way."""
-    aside = path.with_name(prefix + path.name)
+    """Rename a commit so that nobody takes it for what it was; a number follows the new name where that is taken."""
+    name = prefix + path.name
+    aside = next(
+        free
+        for free in (path.with_name(name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+        if not free.exists()
+    )
     with disk.at_door(path):
-        disk.remove(aside)
         path.rename(aside)
     return aside
 

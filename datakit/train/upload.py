@@ -11,17 +11,29 @@ whether to begin anew beside a state that may exist is not for a program to deci
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, Refused
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage.access import StoreOptions
+from datakit.storage.catalog import Pulled
+from datakit.storage.counts import RequestCounts
 from datakit.storage.store import ObstoreStore, open_location
 from datakit.storage.writeback import Failed, Published, WriteBack
-from datakit.train.shelf import ADAPTER_DIR, CHECKPOINT_GLOB, CHECKPOINTS_NAME, QUEUE_NAME, has_copy, step_name
+from datakit.train.shelf import (
+    ADAPTER_DIR,
+    CHECKPOINT_GLOB,
+    CHECKPOINTS_NAME,
+    QUEUE_NAME,
+    copy_name,
+    has_copy,
+    step_name,
+)
+from datakit.train.signals import StopRequest
 
 FINISH_S = 600.0
 """The most that a finished run waits for its last uploads; a store that is only slow gets there in this time."""
@@ -29,6 +41,9 @@ FINISH_S = 600.0
 STOP_S = 20.0
 """The most that a stopped run waits: Kubernetes grants 30 s between SIGTERM and SIGKILL by default."""
 
+
+BUSY_S = 30.0
+"""The most that a start waits for the agent of a killed attempt, which ends its fetch; a checkpoint takes seconds."""
 
 LEAVE_S = 2.0
 """What an attempt that ends by an error grants the agent; one without work leaves in a tenth of that."""
@@ -54,6 +69,7 @@ class Upload:
         self._told: set[tuple[str, str]] = set()
         self._trouble: dict[str, str] = {}
         self._run = run
+        self._adapter: str | None = None
         if url is not None:
             place = open_location(url, stores=stores)
             options = place.store.options if isinstance(place.store, ObstoreStore) else None
@@ -91,7 +107,7 @@ class Upload:
         self.start()
         after = step_name(step) if step >= 0 else None
         try:
-            pulled = self._back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB)
+            pulled = self._fetch(self._back, directory, after)
         except DatakitError as error:
             if step < 0:
                 raise
@@ -101,10 +117,51 @@ class Upload:
             self._on_event(Caution(f"{self.url}/{name} is not valid and is passed over: {reason}"))
         return self.url if pulled.name is not None else None
 
+    def _fetch(self, back: WriteBack, directory: Path, after: str | None) -> Pulled:
+        until, said = time.monotonic() + BUSY_S, False
+        while True:
+            try:
+                return back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB)
+            except Refused as error:
+                if time.monotonic() > until:
+                    raise
+                if not said:
+                    self._on_event(Note(f"waiting for an earlier attempt's fetch: {error.message}"))
+                said = True
+                time.sleep(0.5)
+
+    def newest(self) -> str | None:
+        """The URL of the newest checkpoint at the destination, or None; nothing is fetched.
+
+        Raises:
+            DatakitError: The destination cannot be asked.
+        """
+        if self._back is None:
+            return None
+        self.start()
+        name = self._back.newest(pattern=CHECKPOINT_GLOB)
+        return None if name is None else f"{self.url}/{name}"
+
     def offer(self, path: Path) -> None:
         """Have a commit copied; returns at once."""
-        if self._back is not None:
-            self._back.offer(path)
+        if self._back is None:
+            return
+        name = copy_name(path)
+        if path.name == ADAPTER_DIR:
+            self._adapter = name
+        self._back.offer(path, name=name)
+
+    @property
+    def adapter_copy(self) -> str | None:
+        """The URL of the adapter's verified copy, or None."""
+        if self._back is None or self._adapter is None or self._back.state(self._adapter) != "verified":
+            return None
+        return f"{self.url}/{self._adapter}"
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests made for fetching and copying, as far as was told."""
+        return self._back.requests if self._back is not None else RequestCounts()
 
     def poll(self) -> None:
         """Tell what became of offers; never waits."""
@@ -115,7 +172,7 @@ class Upload:
         name = said.path.name
         if isinstance(said, Published):
             self._trouble.pop(name, None)
-            self._on_event(Note(f"{name} is verified at {self.url}/{name}"))
+            self._on_event(Note(f"{name} is verified at {said.dest}"))
             return
         self._trouble[name] = said.message
         if (name, said.message) not in self._told:
@@ -123,16 +180,25 @@ class Upload:
             going_on = "it is tried again" if said.waiting else "it is kept here"
             self._on_event(Caution(f"{name} is not at {self.url} yet, {going_on}: {said.message}", said.hint))
 
-    def finish(self, *, deadline_s: float = FINISH_S) -> dict[str, str]:
-        """Wait for what is under way, and say what has no verified copy, with the reason."""
+    def finish(self, stop: StopRequest) -> dict[str, str]:
+        """Wait for what is under way, and say what has no verified copy, with the reason.
+
+        Args:
+            stop: Once it asks to stop, or if it does already, the wait is a short one.
+        """
         if self._back is None or not self._started:
             return {}
-        missing = self._back.close(deadline_s=deadline_s)
+        missing = self._back.close(FINISH_S, hurried=stop.__bool__, hurry_s=STOP_S)
         self._started = False
         self.poll()
-        # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it
-        places = {name: self._run / ("" if name == ADAPTER_DIR else CHECKPOINTS_NAME) / name for name in missing}
-        return {name: self._trouble.get(name, missing[name]) for name, path in places.items() if path.is_dir()}
+        found = {}
+        for name, reason in missing.items():
+            if name == self._adapter:
+                found[ADAPTER_DIR] = self._trouble.get(ADAPTER_DIR, reason)
+            # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it
+            elif (self._run / CHECKPOINTS_NAME / name).is_dir():
+                found[name] = self._trouble.get(name, reason)
+        return found
 
     def may_go(self, name: str) -> bool:
         """Whether a local checkpoint may be dropped, as far as write-back is concerned."""

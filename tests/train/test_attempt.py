@@ -298,3 +298,26 @@ def test_attempts_are_counted_in_the_runs_file(tmp_path: Path) -> None:
     assert [attempt["resumed_from"] for attempt in run["attempts"]] == [None, "step-00000010"]
     assert all(attempt["host"] and attempt["started"] for attempt in run["attempts"])
     assert run["settings"] == {"rank": 4}
+
+
+def test_a_checkpoint_that_was_never_whole_is_not_called_damaged(tmp_path: Path) -> None:
+    """One without a manifest is moved away with a note, and goes once that step is whole."""
+    put(tmp_path, 10)
+    (put(tmp_path, 20) / "manifest.json").unlink()
+    events: list[Event] = []
+
+    first = start(tmp_path, on_event=events.append)
+    moved = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    put(tmp_path, 20)
+    second = start(tmp_path)
+
+    assert (first.step, second.step) == (10, 20)
+    assert not [event for event in events if isinstance(event, Caution)]
+    assert moved == ["step-00000010", "unfinished-step-00000020"]
+    assert not list((tmp_path / "checkpoints").glob("unfinished-*"))
+
+
+def test_never_refuses_what_a_colder_tier_holds(tmp_path: Path) -> None:
+    """It is looked at, not fetched."""
+    with pytest.raises(Refused, match="s3://b/run/step-00000010 is there already"):
+        start(tmp_path, resume="never", look=lambda: "s3://b/run/step-00000010")

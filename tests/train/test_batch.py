@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from datakit import InputError
 from datakit.feed.dataset import Item
-from datakit.train.batch import IGNORED, Collate, read_tokens
+from datakit.train.batch import IGNORED, Collate, Pass, StepBatch, read_tokens
 from support.tiny import npy
 
 SAMPLES = st.lists(
@@ -89,3 +90,27 @@ def test_what_is_no_tokenized_sample_is_named() -> None:
     ):
         with pytest.raises(InputError, match=words):
             read_tokens(Item(0, "k", {name: memoryview(data) for name, data in parts.items()}))
+
+
+def test_a_rank_without_samples_gets_a_step_of_no_pass() -> None:
+    """Under `exact` a trailing rank has none in the last step, and takes it with the others."""
+    batch = Collate(4)([])
+
+    assert (batch.passes, batch.tokens, batch.supervised_tokens, batch.largest_id) == ((), 0, 0, -1)
+    assert len(batch.numbers) == 0
+
+
+def test_torch_pins_the_passes_of_a_step() -> None:
+    """Oracle: the function that its DataLoader calls on each batch."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    class Lockable(torch.Tensor):
+        def pin_memory(self, device: Any = None) -> Any:
+            return "pinned"
+
+    tensors = [torch.zeros(1, 2).as_subclass(Lockable) for _ in range(3)]
+    batch = StepBatch((Pass(*tensors),), torch.zeros(1), 2, 1, 0)
+
+    pinned = pin_memory(batch)
+
+    assert (pinned.passes[0].ids, pinned.passes[0].targets, pinned.passes[0].kept) == ("pinned",) * 3

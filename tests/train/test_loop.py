@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import shutil
 import signal
@@ -131,9 +132,9 @@ def test_killed_at_random_moments_and_started_again_is_bitwise_equal(
 ) -> None:
     """Between steps, inside a step, while loading: wherever the clock hits, twice in one run."""
     rest = random.Random(seed)
-    for _ in range(2):
-        killer.go(kill_after_s=rest.uniform(0.0, undisturbed[1].result["seconds"]))
+    killed = [killer.go(kill_after_s=rest.uniform(0.0, share * undisturbed[1].result["seconds"])) for share in (0.8, 1)]
 
+    assert killed[0].code == -signal.SIGKILL, killed[0]
     check_equal(killer.run, undisturbed, killer.go())
 
 
@@ -484,3 +485,119 @@ def test_tokens_beyond_the_vocabulary_end_in_an_error(base_dir: Path, tmp_path: 
 
     with pytest.raises(datakit.InputError, match="vocabulary"):
         run_here(tmp_path / "foreign", base_dir, tmp_path / "run")
+
+
+def test_versions_of_today_do_not_unmake_a_finished_adapter(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made by those that took its steps: started again, and made again of its checkpoint, it has its bytes."""
+    run = tmp_path / "run"
+    first = run_here(tokens_dir, base_dir, run)
+    before = last_state(run)
+    monkeypatch.setattr("datakit.train.loop.library_versions", lambda: {"python": "9.9", "torch": "9.9"})
+
+    again = run_here(tokens_dir, base_dir, run)
+    untouched = last_state(run)
+    shutil.rmtree(run / "adapter")
+    run_here(tokens_dir, base_dir, run)
+
+    assert again.loss is None
+    assert (
+        (again.loss_first, again.loss_last)
+        == (first.loss_first, first.loss_last)
+        == (
+            losses(run)[0][1],
+            losses(run)[-1][1],
+        )
+    )
+    assert untouched == before == last_state(run)
+    assert not list(run.glob("previous-*"))
+
+
+def test_what_changed_under_way_stands_in_the_lineage(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Threads, device or versions that moved the last bits, with the step after which; nothing where none did."""
+    run = tmp_path / "run"
+    first = json.loads((run_here(tokens_dir, base_dir, run).adapter / "lineage.json").read_bytes())
+    for path in (run / "adapter", run / "checkpoints" / "step-00000007"):
+        shutil.rmtree(path)
+
+    result = run_here(tokens_dir, base_dir, run, settings=recipe(threads=2))
+
+    lineage = json.loads((result.adapter / "lineage.json").read_bytes())
+    assert "changes" not in first
+    assert lineage["changes"] == [{"what": "threads", "from": 1, "to": 2, "step": 6}]
+
+
+def test_no_adapter_that_was_here_is_ever_deleted(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Trained on twice, both earlier ones are kept, each under a name of its own."""
+    for steps in (2, 3, 4):
+        settings = recipe(steps=steps, schedule="constant")
+        run_here(tokens_dir, base_dir, tmp_path / "run", settings=settings, accept=["settings"])
+
+    kept = {path.name: verify_commit(path).about["step"] for path in (tmp_path / "run").glob("*adapter*")}
+    assert kept == {"adapter": 4, "previous-adapter": 2, "previous-adapter-2": 3}
+
+
+@pytest.mark.parametrize("what", ["rank", "targets", "model"])
+def test_what_makes_another_adapter_is_refused_also_when_accepted(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, what: str
+) -> None:
+    """Nothing is damaged, so it is no integrity error; the checkpoint stays."""
+    run_here(tokens_dir, base_dir, tmp_path / "run", settings=recipe(steps=2))
+    changes: dict[str, Any] = {"rank": {"rank": 2}, "targets": {"targets": ("o_proj",)}, "model": {}}[what]
+    model = base_dir
+    if what == "model":
+        model = shutil.copytree(base_dir, tmp_path / "base2")
+        config = json.loads((model / "config.json").read_bytes())
+        (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+
+    with pytest.raises(datakit.Refused, match="adapter"):
+        run_here(tokens_dir, model, tmp_path / "run", settings=recipe(steps=4, **changes), accept=["settings", "model"])
+
+    assert verify_commit(tmp_path / "run" / "checkpoints" / "step-00000002")
+
+
+@pytest.mark.parametrize("wrong", ["absent", "raw", "few", "model", "word", "url"])
+def test_what_is_wrong_from_the_start_leaves_no_run(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, wrong: str
+) -> None:
+    """A mistyped name is no run: the directory is made when there is something to train."""
+    write_dataset(tmp_path / "raw", [datakit_sample(n) for n in range(8)])
+    write_dataset(tmp_path / "few", token_samples(2))
+    data = {name: tmp_path / name for name in ("absent", "raw", "few")}.get(wrong, tokens_dir)
+    options: dict[str, Any] = {"word": {"resume": "maybe"}, "url": {"write_back": "ftp://x"}}.get(wrong, {})
+
+    with pytest.raises((datakit.InputError, datakit.UsageError)):
+        run_here(data, tmp_path / "no" if wrong == "model" else base_dir, tmp_path / "run", **options)
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rehearsal_that_was_killed_while_it_was_cleared_is_cleared_again(
+    killer: Killer, tokens_dir: Path, base_dir: Path
+) -> None:
+    """What says that it is one goes last; a temporary file says nothing."""
+    killer.go(smoke=True)
+    smoke = killer.run.with_name("run-smoke")
+    (smoke / ".run.json.tmp-0123abcd").write_bytes(b"{")
+
+    for at in range(1, 16):
+        killer.nursery.train(tokens_dir, model=base_dir, output=killer.run, settings=SETTINGS, smoke=True, kill_at=at)
+
+    assert run_here(tokens_dir, base_dir, killer.run, smoke=True).steps == 3
+
+
+def test_a_signal_before_the_first_step_ends_the_run_at_once(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the model is loaded there is nothing to save and nobody reads a flag."""
+    import datakit.train.loop as loop
+
+    def slow(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal was not heard")
+
+    monkeypatch.setattr(loop, "load_base", slow)
+
+    with pytest.raises(datakit.Interrupted, match="before the first step"):
+        run_here(tokens_dir, base_dir, tmp_path / "run")

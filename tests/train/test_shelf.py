@@ -69,10 +69,10 @@ def test_the_newest_that_verifies_is_found_and_the_others_are_named(tmp_path: Pa
         put(tmp_path, step)
     damage(tmp_path / "checkpoints" / "step-00000030", how)
 
-    path, skipped = newest_checkpoint(tmp_path / "checkpoints")
+    found = newest_checkpoint(tmp_path / "checkpoints")
 
-    assert path == tmp_path / "checkpoints" / "step-00000020"
-    assert [bad.name for bad, _ in skipped] == ["step-00000030"]
+    assert found.path == tmp_path / "checkpoints" / "step-00000020"
+    assert [bad.name for bad, _ in found.skipped] == ["step-00000030"]
 
 
 def test_only_the_newest_good_ones_stay(tmp_path: Path) -> None:
@@ -129,13 +129,15 @@ def test_nothing_is_dropped_that_write_back_still_needs(tmp_path: Path) -> None:
 
 
 def test_setting_aside_keeps_the_bytes_and_hides_the_name(tmp_path: Path) -> None:
-    """The second damaged one of a step takes the first one's place."""
+    """The second damaged one of a step gets a name of its own: nothing that was set aside is ever deleted."""
+    asides = []
     for text in (b"first", b"second"):
         put(tmp_path, 10)
         (tmp_path / "checkpoints" / "step-00000010" / "state.json").write_bytes(text)
-        aside = set_aside(tmp_path / "checkpoints" / "step-00000010")
+        asides.append(set_aside(tmp_path / "checkpoints" / "step-00000010"))
 
-    assert (aside / "state.json").read_bytes() == b"second"
+    assert [aside.name for aside in asides] == ["damaged-step-00000010", "damaged-step-00000010-2"]
+    assert [(aside / "state.json").read_bytes() for aside in asides] == [b"first", b"second"]
     assert checkpoints(tmp_path / "checkpoints") == []
 
 

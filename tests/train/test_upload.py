@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from datakit import NotFound, StoreUnavailable
-from datakit.events import Caution, Event
+from datakit import NotFound, Refused, StoreUnavailable
+from datakit.events import Caution, Event, Note
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import verify_commit
 from datakit.storage.sync import sync
@@ -87,7 +88,8 @@ def test_everything_is_verified_at_the_destination(
 ) -> None:
     """Checkpoints and adapter come back from S3 with the bytes that were committed."""
     result = here(tokens_dir, base_dir, tmp_path / "run", write_back=f"{bucket}/runs/run")
-    sync(f"{bucket}/runs/run/adapter", tmp_path / "fetched")
+    assert result.adapter_copy is not None
+    sync(result.adapter_copy, tmp_path / "fetched")
 
     assert result.write_back == f"{bucket}/runs/run"
     assert result.unpublished == {}
@@ -192,7 +194,9 @@ def test_a_named_store_of_the_settings_is_where_it_goes(
 
     assert result.write_back == f"{url}/team/runs/a"
     assert result.unpublished == {}
-    assert "team/runs/a/adapter/manifest.json" in server.keys("named-store")
+    assert result.adapter_copy is not None
+    assert result.adapter_copy.startswith(f"{url}/team/runs/a/adapter-00000006-")
+    assert f"{result.adapter_copy.removeprefix(url).lstrip('/')}/manifest.json" in server.keys("named-store")
 
 
 def test_the_trainer_loads_no_object_store_client(
@@ -301,3 +305,80 @@ def test_the_command_refuses_in_a_sentence(tokens_dir: Path, base_dir: Path, tmp
     assert "no base model at" in answers[2].stderr
     assert "seed 0; this is seed 9" in answers[3].stderr
     assert not any("Traceback" in told.stderr for told in answers.values())
+
+
+def test_an_adapter_that_was_trained_on_is_written_back_beside_the_first(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path
+) -> None:
+    """A commit is never overwritten in place: each adapter's copy has a name of its own."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    first = here(tokens_dir, base_dir, run, write_back=str(cold))
+    longer = dataclasses.replace(RECIPE, steps=8)
+
+    second = train(tokens_dir, model=base_dir, output=run, settings=longer, accept=["settings"], write_back=str(cold))
+
+    assert (first.unpublished, second.unpublished) == ({}, {})
+    assert second.adapter_copy is not None
+    assert bytes_of(Path(second.adapter_copy)) == bytes_of(second.adapter)
+    assert sorted(path.name[:16] for path in cold.glob("adapter-*")) == ["adapter-00000006", "adapter-00000008"]
+
+
+def test_a_new_run_never_begins_over_copies_of_another(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """`never` looks at the destination too: its uploads would be refused, and a later resume would go on from there."""
+    cold = str(tmp_path / "cold")
+    here(tokens_dir, base_dir, tmp_path / "first" / "run", write_back=cold)
+
+    with pytest.raises(Refused, match=r"step-00000006 is there already"):
+        here(tokens_dir, base_dir, tmp_path / "second" / "run", write_back=cold, resume="never")
+
+    assert not list((tmp_path / "second").rglob("step-*"))
+
+
+def test_the_requests_of_write_back_stand_in_the_result(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str
+) -> None:
+    """By class: the look at the start, and each upload."""
+    requests = here(tokens_dir, base_dir, tmp_path / "run", write_back=f"{bucket}/run").requests
+
+    assert requests.list >= 1
+    assert requests.put >= 4 * 4  # three checkpoints and the adapter, of at least four files each
+    assert requests.bytes_out > 0
+
+
+def test_an_agent_that_is_still_fetching_is_waited_for(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """A quick restart after a kill meets the fetch of the attempt before; it ends by itself."""
+    cold, second = tmp_path / "cold", tmp_path / "second" / "run"
+    here(tokens_dir, base_dir, tmp_path / "first" / "run", write_back=str(cold))
+    arriving = second / "checkpoints" / ".step-00000006.arriving"
+    arriving.parent.mkdir(parents=True)
+    hold = (
+        "import sys, time; from pathlib import Path; from datakit.storage.disk import exclusive\n"
+        "from datakit.storage.commit import lock_path\n"
+        "with exclusive(lock_path(Path(sys.argv[1])), purpose='writing'):\n    print('held', flush=True); time.sleep(6)"
+    )
+    events: list[Event] = []
+
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(arriving)], stdout=subprocess.PIPE, env=environment()
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        result = here(tokens_dir, base_dir, second, events, write_back=str(cold))
+
+    assert result.resumed_from == f"step-00000006 ({cold})"
+    assert any("waiting for an earlier attempt's fetch" in event.message for event in events if isinstance(event, Note))
+
+
+def test_a_dry_run_hears_every_option(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """`--smoke` and `--resume` change what would happen, so they change what is told."""
+    run = tmp_path / "run"
+    here(tokens_dir, base_dir, run)
+
+    smoke = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--smoke", "--json"))
+    never = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--resume", "never"))
+    wrong = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--resume", "maybe"))
+
+    plan = smoke.json["result"]
+    assert (plan["run"], plan["steps"], plan["resumes_from"]) == (f"{run}-smoke", 3, None)
+    assert (never.code, wrong.code) == (3, 2)
+    assert "holds a run already" in never.stderr
