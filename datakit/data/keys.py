@@ -34,7 +34,8 @@ def split_of(key: str, splits: Mapping[str, int]) -> str:
 
     Args:
         key: A sample's key.
-        splits: Weight of each split, at least one, each 1 or more; the order they are written in plays no part.
+        splits: Weight of each split, at least one, each 1 or more; the order they are written in plays no part, but
+            that of their names does: a split that is renamed may take other samples.
 
     Raises:
         UsageError: The weights are not positive whole numbers.

@@ -25,7 +25,7 @@ from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Engine, cores
 from datakit.pack.planning import PlannedSplit, plan
 from datakit.pack.records import Batch
-from datakit.pack.scan import fetched, is_remote, scan
+from datakit.pack.scan import Fetched, Sources, fetched, is_remote, scan
 from datakit.pack.standing import refuse_leftovers, reusable
 from datakit.pack.writing import (
     BuiltShard,
@@ -147,7 +147,7 @@ def pack(
     with contextlib.ExitStack() as stack:
         if dry_run:
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "spool"
-            local = stack.enter_context(fetched(sources, spool, stores=stores))
+            local = stack.enter_context(_for_planning(sources, spool, stores))
             splits = plan(sources, local, dest=target, settings=settings)
             refuse_leftovers(target, splits)
             datasets = _rehearse(splits, on_event=on_event)
@@ -328,6 +328,15 @@ def _target(src: str | Path, dest: str | Path) -> Path:
             f"{dest} lies inside the source {src}", hint="Name a destination outside it", subject=str(dest)
         )
     return target
+
+
+def _for_planning(
+    sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None
+) -> contextlib.AbstractContextManager[Fetched]:
+    """The source as a plan needs it: lines are read for their keys, of files the listing is enough."""
+    if sources.kind == "files" and is_remote(sources.url):
+        return contextlib.nullcontext(Fetched(sources.url, (), 0))
+    return fetched(sources, spool, stores=stores)
 
 
 def _num_workers(workers: int | None, source_bytes: int) -> int:

@@ -49,7 +49,8 @@ class PackSettings:
         layout: `stable`, `sequential` or `shuffle`; see the top of this file.
         input: What the source holds: `jsonl`, `files` (a sample is the files that share a stem) or `auto`.
         key_field: The field of a JSONL record that names it; a record without it is named by a hash of its bytes.
-        splits: Weights of splits, each packed as a dataset of its own; none packs one dataset.
+        splits: Weights of splits, each packed as a dataset of its own; none packs one dataset. The names' order decides
+            too, so a renamed split takes other samples.
         name: The dataset's name, which its shards carry; the destination's when None.
     """
 
@@ -82,7 +83,7 @@ class PackSettings:
         return parse_bytes(self.shard_size)
 
     def to_json(self) -> dict[str, Any]:
-        """What a manifest records: everything that decides which sample lies where."""
+        """What a manifest records: what decides which sample lies where, besides the samples and the kind of input."""
         return {
             "algorithm": ALGORITHM,
             "layout": self.layout,

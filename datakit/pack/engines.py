@@ -3,8 +3,9 @@
 Results do not depend on the engine: a task is a function and a value, and what it returns comes back in the order of
 the tasks. Processes are started by exec, never by fork (clients of object stores hang in a forked child) and never by
 importing the caller's script, so that `datakit.pack` works in a script without a `__main__` guard. A worker that dies
-is an error that says so; workers end with their parent, because they read their tasks from its pipe. Pickles pass
-between a parent and the child it started and nowhere else.
+is an error that says so. Workers end with their parent: on Linux the kernel kills them, so that none goes on writing
+where the next start clears up (prctl(2), PR_SET_PDEATHSIG); elsewhere they see the pipe of their tasks close. Pickles
+pass between a parent and the child it started and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _ROOT = str(Path(__file__).parents[2])
-_START = "import sys; sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r})"
+_START = "import sys; sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r}, parent={parent})"
+
+_PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 
 
 def cores() -> int:
@@ -51,7 +55,11 @@ class Engine:
 
     def __enter__(self) -> Self:
         if self._workers > 1:
-            command = [sys.executable, "-c", _START.format(path=[_ROOT, *sys.path], rooms=self._rooms)]
+            command = [
+                sys.executable,
+                "-c",
+                _START.format(path=[_ROOT, *sys.path], rooms=self._rooms, parent=os.getpid()),
+            ]
             for _ in range(self._workers):
                 worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 self._all.append(worker)
@@ -92,10 +100,11 @@ class Engine:
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            pickle.dump((function, task), worker.stdin, protocol=5)
+            worker.stdin.write(pickle.dumps((function, task), protocol=5))
             worker.stdin.flush()
             done, value = pickle.load(worker.stdout)  # noqa: S301 -- our own child
         except (EOFError, OSError, pickle.UnpicklingError):
+            worker.kill()  # it may live on behind an answer that cannot be read
             raise DatakitError(
                 f"a worker process died (exit code {worker.wait()})",
                 hint="The system may have run out of memory: try fewer --workers",
@@ -107,10 +116,20 @@ class Engine:
         raise value
 
 
-def serve(rooms: Sequence[str]) -> None:
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # gone before the kernel was asked
+        os._exit(1)
+
+
+def serve(rooms: Sequence[str], *, parent: int) -> None:
     """Be a worker: take tasks from stdin until it closes, answer on stdout."""
     import importlib
 
+    _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not mix with answers

@@ -3,8 +3,9 @@
 Two kinds of input, two tables. `Lines`: JSON lines, where a record is a line whose bytes pass through untouched as the
 part `json`. `Files`: a folder, where a record is the files that share a stem (cut at the first dot, as webdataset
 does). Tables are columns, because a dataset may have millions of records; a batch of a table is what travels to a
-worker. Every record is checked while it is listed, so that a bad line stops a pack before anything is written, and
-again when it is read: a source that has changed in between is refused.
+worker. Every record is checked while it is listed, so that a bad line or name stops a pack before anything is written,
+and again when it is read: a line whose bytes have changed in between is refused, and a file whose size has. What a file
+of the same size holds is taken as it is then; digests are of those bytes.
 
 What it does not do: object storage and decompression (`scan` lays such sources down as plain local files first).
 """
@@ -22,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from datakit.data.keys import check_key, check_part, split_name
-from datakit.data.shard import BLOCK_BYTES, Sample, member_bytes, sample_digest
+from datakit.data.keys import NAME_BYTES, check_key, check_part, split_name
+from datakit.data.shard import BLOCK_BYTES, MAX_PART_BYTES, Sample, header, member_bytes, sample_digest
 from datakit.errors import InputError
 from datakit.storage.disk import at_door
 
@@ -145,15 +146,16 @@ class LineBatch:
         try:
             for position, (key, number, offset, size, digest) in enumerate(rows):
                 if number != opened:
-                    if opened >= 0:
+                    if descriptor >= 0:
                         os.close(descriptor)
+                        descriptor = -1  # if the next file is gone, none is open
                     descriptor, opened = os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC), number
                 parts = {JSON_PART: os.pread(descriptor, size, offset)}
                 if sample_digest(parts) != digest:
                     raise _changed(f"{self.files[number].name}:{self.line_of[position]}")
                 yield Sample(key, parts)
         finally:
-            if opened >= 0:
+            if descriptor >= 0:
                 os.close(descriptor)
 
 
@@ -290,7 +292,7 @@ def list_files(root: str, *, files: Iterable[tuple[str, int]]) -> Files:
         names, suffixes, sizes = zip(*sorted(samples[key]), strict=True)
         if len(set(names)) < len(names):
             troubles.append(f"{key}.{suffixes[-1]}: another file is the same part of sample {key}")
-        troubles += _broken_rules(check_key, key, f"{key}.{suffixes[0]}")
+        troubles += _broken_rules(check_key, key, f"{key}.{suffixes[0]}") or _beyond_ustar(key, names, sizes)
         kind_of.append(kinds.setdefault(Kind(names, suffixes), len(kinds)))
         all_sizes.append(sizes)
     if troubles:
@@ -340,6 +342,7 @@ def _key_of(data: bytes, key_field: str, name: str, line: int) -> str:
         raise InputError(f"{where}: field {key_field} is {key!r:.80}, not a name", subject=where)
     try:
         check_key(str(key))
+        header(str(key), JSON_PART, len(data))
     except InputError as error:
         where = f"{name}:{line}"
         hint = "Set pack.key_field to another field; one that no record has names records by a hash of their bytes"
@@ -364,6 +367,20 @@ def _check_unique(lines: Lines) -> None:
         hint="Give each record a key of its own, or set pack.key_field to the field that does",
         subject=twins[:_LISTED],
     )
+
+
+def _beyond_ustar(key: str, parts: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    """What a tar cannot hold of a sample: names too long, parts too large. Told before anything is written."""
+    # bytes of UTF-8 are at most four a letter: most names are told by that alone
+    if max(sizes) <= MAX_PART_BYTES and 4 * (len(key) + 1 + max(map(len, parts))) <= NAME_BYTES:
+        return []
+    troubles = []
+    for part, size in zip(parts, sizes, strict=True):
+        try:
+            header(key, part, size)
+        except InputError as error:
+            troubles.append(f"{error.message}")
+    return troubles
 
 
 def _broken_rules(check: Callable[[str], None], value: str, where: str) -> list[str]:

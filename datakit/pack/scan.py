@@ -57,12 +57,14 @@ class Sources:
         kind: `jsonl` or `files`.
         files: Its files.
         requests: Requests that listing it took.
+        single: Whether the source is one object, not what lies below a prefix.
     """
 
     url: str
     kind: Literal["jsonl", "files"]
     files: tuple[SourceFile, ...]
     requests: int = 0
+    single: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -95,16 +97,20 @@ def scan(
         NotFound: Nothing is there.
         InputError: There are no files, or files of both kinds.
     """
-    requests = 0
+    requests, single = 0, False
     if is_remote(src):
         store, prefix = _open(src, stores)
-        files = _list_remote(store, prefix, src)
+        files = _list_remote(store, prefix)
+        if not files and prefix:
+            files, single = [_head(store, prefix, src)], True
         requests = store.requests.total
     else:
         files = _list_local(Path(str(src).removeprefix("file://")), fingerprints=fingerprints)
     if not files:
         raise InputError(f"{src} is empty: it holds no files", subject=str(src))
-    return Sources(str(src), _kind(files, input, src), tuple(sorted(files, key=lambda file: file.name)), requests)
+    return Sources(
+        str(src), _kind(files, input, src), tuple(sorted(files, key=lambda file: file.name)), requests, single
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +252,7 @@ def _open(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[P
     return PatientStore(location.store, pace=Pace(retries=RETRIES)), location.prefix
 
 
-def _list_remote(store: PatientStore, prefix: str, src: str | Path) -> list[SourceFile]:
+def _list_remote(store: PatientStore, prefix: str) -> list[SourceFile]:
     files = []
     for info in store.list(prefix):
         name = _below(info.key, prefix)
@@ -254,14 +260,15 @@ def _list_remote(store: PatientStore, prefix: str, src: str | Path) -> list[Sour
             files.append(SourceFile(name, info.bytes, info.etag))
     # consoles mark a folder by an empty object of its name
     folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
-    files = [file for file in files if file.bytes or file.name not in folders]
-    if not files and prefix:
-        try:
-            info = store.head(prefix)
-        except NotFound as error:
-            raise NotFound(f"there is nothing at {src}", hint=f"Look: aws s3 ls {src}", subject=str(src)) from error
-        files.append(SourceFile(prefix.rpartition("/")[2], info.bytes, info.etag))
-    return files
+    return [file for file in files if file.bytes or file.name not in folders]
+
+
+def _head(store: PatientStore, key: str, src: str | Path) -> SourceFile:
+    try:
+        info = store.head(key)
+    except NotFound as error:
+        raise NotFound(f"there is nothing at {src}", hint=f"Look: aws s3 ls {src}", subject=str(src)) from error
+    return SourceFile(key.rpartition("/")[2], info.bytes, info.etag)
 
 
 def _below(key: str, prefix: str) -> str | None:
@@ -274,10 +281,9 @@ def _below(key: str, prefix: str) -> str | None:
 
 def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None) -> int:
     store, prefix = _open(sources.url, stores)
-    single = len(sources.files) == 1 and prefix.rpartition("/")[2] == sources.files[0].name
 
     def fetch(file: SourceFile) -> None:
-        key = prefix if single else f"{prefix}/{file.name}".lstrip("/")
+        key = prefix if sources.single else f"{prefix}/{file.name}".lstrip("/")
         target = _spool_path(spool, file.name)
         with disk.at_door(target), open(target, "wb") as out:
             # in pieces, each of the very version that was listed

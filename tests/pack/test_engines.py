@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -15,6 +16,12 @@ from datakit import DatakitError, UsageError
 from datakit.pack.engines import Engine, cores
 from datakit.units import parse_bytes
 from support.cli import environment
+
+GARBLE = (
+    "[os.write(fd, b'no pickle' * 9) for os in [__import__('os')] for fd in range(3, 9) "
+    "if os.path.exists(f'/proc/self/fd/{fd}')]"
+)
+"""Written to every pipe that a worker holds."""
 
 # tasks here are functions of modules that a worker can import: of the standard library and of datakit
 
@@ -66,6 +73,20 @@ def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
     assert "--workers" in str(caught.value.hint)
 
 
+def test_an_answer_that_cannot_be_read_ends_its_worker() -> None:
+    """Bytes that are no pickle on the pipe: an error at once, not a wait for a worker that lives on."""
+    with Engine(2) as engine, pytest.raises(DatakitError, match="a worker process died"):
+        list(engine.map(eval, [GARBLE, GARBLE]))
+
+
+def test_a_task_that_does_not_travel_leaves_the_workers_as_they_were() -> None:
+    """It is told, and the next tasks run."""
+    with Engine(2) as engine:
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            list(engine.map(len, [lambda: None]))  # type: ignore[list-item]  # what cannot be pickled
+        assert list(engine.map(len, ["a", "bb"])) == [1, 2]
+
+
 def test_no_worker_outlives_its_engine() -> None:
     """They end with the block, however it ends."""
     with Engine(2) as engine:
@@ -75,13 +96,13 @@ def test_no_worker_outlives_its_engine() -> None:
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
-    """A parent killed with -9 cleans nothing up; its workers see their pipe close and end."""
+    """A parent killed with -9 cleans nothing up; its workers end in the middle of their tasks, and write no more."""
     script = (
         "import os, time\n"
         "from datakit.pack.engines import Engine\n"
         "with Engine(2) as engine:\n"
         "    print(*set(engine.map(os.readlink, ['/proc/self'] * 8)), flush=True)\n"
-        "    time.sleep(60)\n"
+        "    list(engine.map(time.sleep, [60, 60]))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment())
     assert parent.stdout is not None

@@ -125,6 +125,39 @@ def test_a_batch_travels_and_reads_over_files(tmp_path: Path) -> None:
     assert lines.where(8) == "b.jsonl:4"
 
 
+def test_a_file_that_is_gone_closes_nothing_of_others(tmp_path: Path) -> None:
+    """The descriptor of the file before it is closed once: a second time would close what another thread opened."""
+    files = []
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b'{"id": "%s"}\n' % name.encode())
+        files.append(LineFile(name, str(tmp_path / name)))
+    batch = list_lines(files, key_field="id").take(np.array([0, 1]))
+    (tmp_path / "b").unlink()
+
+    with pytest.raises(FileNotFoundError, match="b"):
+        list(batch.samples())
+
+
+@pytest.mark.parametrize("line", [b'{"id": "%s"}' % (b"x" * 300), b'{"id": "%s"}' % ("\u00e9".encode() * 60)])
+def test_a_key_that_a_tar_cannot_hold_is_refused_while_lines_are_listed(tmp_path: Path, line: bytes) -> None:
+    """Not by a worker in the middle of a shard."""
+    (tmp_path / "a.jsonl").write_bytes(line)
+
+    with pytest.raises(InputError, match=r"a\.jsonl:1: .* more than a tar \(USTAR\) name holds"):
+        list_lines([LineFile("a.jsonl", str(tmp_path / "a.jsonl"))], key_field="id")
+
+
+def test_files_that_a_tar_cannot_hold_are_listed(tmp_path: Path) -> None:
+    """Names that are too long and parts that are too large, so that a dry run tells them as well."""
+    files = [("x" * 300 + ".txt", 1), ("big.bin", 8**11), ("d" * 150 + "/" + "y" * 90 + ".txt", 1), ("ok.txt", 1)]
+
+    with pytest.raises(InputError, match=r"2 files .*cannot be packed") as caught:
+        list_files(str(tmp_path), files=files)
+
+    assert "more than a tar (USTAR) name holds" in caught.value.message
+    assert f"big.bin has {8**11} bytes" in caught.value.message
+
+
 def test_a_line_that_changes_in_between_is_refused(tmp_path: Path) -> None:
     """Same size, other bytes: the digest of the listing tells."""
     path = tmp_path / "x.jsonl"

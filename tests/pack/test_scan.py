@@ -196,6 +196,28 @@ def test_one_object_is_a_source(tmp_path: Path, bucket: str) -> None:
     assert (result.records, result.requests) == (5, 3)
 
 
+def test_an_object_named_like_its_folder_is_found(tmp_path: Path, bucket: str) -> None:
+    """`b/f` that holds one object, `f/f`: what the source is was known by listing it, not guessed from names."""
+    put(bucket, {"f/f": b"x"})
+
+    sources = scan(f"{bucket}/f")
+    with fetched(sources, tmp_path / "spool") as local:
+        data = (Path(local.root) / "f").read_bytes()
+
+    assert (sources.single, data) == (False, b"x")
+
+
+def test_a_dry_run_does_not_fetch_files(tmp_path: Path, bucket: str) -> None:
+    """Names and sizes are in the listing: one request, and the numbers of the run."""
+    put(bucket, {f"raw/{number}.bin": b"x" * number for number in range(1, 21)})
+
+    planned = pack(f"{bucket}/raw", tmp_path / "ds", dry_run=True)
+    done = pack(f"{bucket}/raw", tmp_path / "ds")
+
+    assert (planned.requests, done.requests) == (1, 21)
+    assert (planned.samples, planned.shard_bytes) == (done.samples, done.shard_bytes)
+
+
 def test_fingerprints_of_objects_are_their_etags(bucket: str) -> None:
     """Given by the listing, without a request of their own."""
     put(bucket, {"raw/a.jsonl": b"{}"})
