@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.cli import frame
-from datakit.train.evaluate import answer, evaluate
+from datakit.train.evaluate import Evaluator
 from metrics import write_metrics
 from tie import die_with_parent
 
@@ -22,15 +22,16 @@ QUESTION = "What is AI?"
 
 def main() -> dict[str, Any]:
     """The numbers and the answers."""
-    before, after = evaluate(HELD_OUT, model=BASE), evaluate(HELD_OUT, model=BASE, adapter=ADAPTER)
+    both = Evaluator(BASE, ADAPTER)
+    before, after = (both.evaluate(HELD_OUT, adapted=adapted) for adapted in (False, True))
     return {
         "loss_before": before.loss,
         "loss_after": after.loss,
         "samples": after.samples,
         "supervised_tokens": after.supervised_tokens,
         "question": QUESTION,
-        "answer_before": answer(QUESTION, model=BASE),
-        "answer_after": answer(QUESTION, model=BASE, adapter=ADAPTER),
+        "answer_before": both.answer(QUESTION, adapted=False),
+        "answer_after": both.answer(QUESTION),
     }
 
 

@@ -7,6 +7,7 @@ positions that count get logits, so that memory stays that of one batch. Does no
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,6 +51,76 @@ class Evaluation:
     seconds: float
 
 
+class Evaluator:
+    """A base model with an adapter, loaded once, asked with the adapter and without it.
+
+    Args:
+        model: Directory of the base model.
+        adapter: Directory of an adapter, or None for the base model alone.
+
+    Raises:
+        NotFound: Something is not there.
+        IntegrityError: The adapter's bytes are not what its manifest says.
+    """
+
+    def __init__(self, model: Path | str, adapter: Path | str | None = None) -> None:
+        network = load_base(identify(model), precision="auto", device=pick_device())
+        self._model = model
+        self._adapted = adapter is not None
+        self._network = (network if adapter is None else load_adapter(network, Path(adapter))).eval()
+
+    def evaluate(
+        self, dataset: Path | str, *, adapted: bool = True, batch_size: int = 8, on_event: OnEvent = ignore
+    ) -> Evaluation:
+        """The loss over every sample of a tokenized dataset.
+
+        Args:
+            dataset: Directory of a tokenized dataset.
+            adapted: Whether the adapter is used.
+            batch_size: Samples of one forward pass; changes memory and the last bits only.
+            on_event: Hears progress in samples.
+
+        Raises:
+            InputError: The dataset is not tokenized, or no token of it is supervised.
+        """
+        data = open_dataset(dataset)
+        with exact_arithmetic(threads=usable_threads()), self._either(adapted=adapted) as network:
+            began = time.perf_counter()
+            total, supervised, done = 0.0, 0, 0
+            for batch in _batches(data, batch_size):
+                total += sum(float(loss_sum(network, part.to(network.device))) for part in batch.passes)
+                supervised += batch.supervised_tokens
+                done += len(batch.numbers)
+                on_event(Progress("evaluate", done, len(data), "samples"))
+        if supervised == 0:
+            raise InputError(f"no token of {dataset} is supervised", hint="Look at its masks: datakit inspect DATASET")
+        return Evaluation(total / supervised, supervised, len(data), time.perf_counter() - began)
+
+    def answer(self, prompt: str, *, adapted: bool = True, max_new_tokens: int = 40) -> str:
+        """What the model says to one message of a user: the likeliest token each time, on one line.
+
+        Args:
+            prompt: The user's message.
+            adapted: Whether the adapter is used.
+            max_new_tokens: Tokens after which the answer is cut.
+
+        Raises:
+            InputError: The model's directory holds no tokenizer with a chat template.
+        """
+        tokenizer, asked = _asked(self._model, prompt)
+        with exact_arithmetic(threads=usable_threads()), self._either(adapted=adapted) as network:
+            said = network.generate(**asked.to(network.device), max_new_tokens=max_new_tokens, do_sample=False)
+        return " ".join(tokenizer.decode(said[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).split())
+
+    @contextlib.contextmanager
+    def _either(self, *, adapted: bool) -> Iterator[Any]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self._adapted and not adapted:
+                stack.enter_context(self._network.disable_adapter())
+            yield self._network
+
+
 def evaluate(
     dataset: Path | str,
     *,
@@ -58,34 +129,14 @@ def evaluate(
     batch_size: int = 8,
     on_event: OnEvent = ignore,
 ) -> Evaluation:
-    """The loss of a model, with or without an adapter, over every sample of a tokenized dataset.
+    """`Evaluator.evaluate` for one question: the loss of a model, with or without an adapter, over a dataset."""
+    return Evaluator(model, adapter).evaluate(dataset, batch_size=batch_size, on_event=on_event)
 
-    Args:
-        dataset: Directory of a tokenized dataset.
-        model: Directory of the base model.
-        adapter: Directory of an adapter, or None for the base model alone.
-        batch_size: Samples of one forward pass; changes memory and the last bits only.
-        on_event: Hears progress in samples.
 
-    Raises:
-        InputError: The dataset is not tokenized, or no token of it is supervised.
-        NotFound: Something is not there.
-        IntegrityError: The adapter's bytes are not what its manifest says.
-    """
-    data = open_dataset(dataset)
-    with exact_arithmetic(threads=usable_threads()):
-        network = _load(model, adapter)
-        began = time.perf_counter()
-        total, supervised, done = 0.0, 0, 0
-        with torch.inference_mode():
-            for batch in _batches(data, batch_size):
-                total += sum(float(loss_sum(network, part.to(network.device))) for part in batch.passes)
-                supervised += batch.supervised_tokens
-                done += len(batch.numbers)
-                on_event(Progress("evaluate", done, len(data), "samples"))
-    if supervised == 0:
-        raise InputError(f"no token of {dataset} is supervised", hint="Look at its masks: datakit inspect DATASET")
-    return Evaluation(total / supervised, supervised, len(data), time.perf_counter() - began)
+def answer(prompt: str, *, model: Path | str, adapter: Path | str | None = None, max_new_tokens: int = 40) -> str:
+    """`Evaluator.answer` for one question."""
+    _asked(model, prompt)  # before the weights are loaded
+    return Evaluator(model, adapter).answer(prompt, max_new_tokens=max_new_tokens)
 
 
 def _batches(data: Dataset, batch_size: int) -> Iterator[StepBatch]:
@@ -97,18 +148,8 @@ def _batches(data: Dataset, batch_size: int) -> Iterator[StepBatch]:
         yield collate([data[number] for number in order[start : start + batch_size]])
 
 
-def answer(prompt: str, *, model: Path | str, adapter: Path | str | None = None, max_new_tokens: int = 40) -> str:
-    """What a model says to one message of a user: the likeliest token each time, on one line.
-
-    Args:
-        prompt: The user's message.
-        model: Directory of the base model, with its tokenizer and chat template.
-        adapter: Directory of an adapter, or None.
-        max_new_tokens: Tokens after which the answer is cut.
-
-    Raises:
-        InputError: The model's directory holds no tokenizer with a chat template.
-    """
+def _asked(model: Path | str, prompt: str) -> Any:
+    """The tokenizer of a model, and what it makes of a message."""
     from transformers import AutoTokenizer
 
     try:
@@ -118,12 +159,4 @@ def answer(prompt: str, *, model: Path | str, adapter: Path | str | None = None,
         )
     except (OSError, ValueError) as error:
         raise InputError(f"{model} cannot be asked: {error}", subject=str(model)) from None
-    with exact_arithmetic(threads=usable_threads()), torch.inference_mode():
-        network = _load(model, adapter)
-        said = network.generate(**asked.to(network.device), max_new_tokens=max_new_tokens, do_sample=False)
-    return " ".join(tokenizer.decode(said[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).split())
-
-
-def _load(model: Path | str, adapter: Path | str | None) -> Any:
-    network = load_base(identify(model), precision="auto", device=pick_device())
-    return (network if adapter is None else load_adapter(network, Path(adapter))).eval()
+    return tokenizer, asked

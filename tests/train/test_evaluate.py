@@ -15,7 +15,7 @@ import torch
 import datakit
 from datakit.events import Event, Progress
 from datakit.train.batch import Collate, read_tokens
-from datakit.train.evaluate import answer, evaluate
+from datakit.train.evaluate import Evaluator, answer, evaluate
 from datakit.train.model import identify, load_adapter, load_base
 from datakit.train.recipe import Recipe
 from support.tiny import VOCABULARY, token_sample, write_dataset
@@ -176,3 +176,19 @@ def test_collate_is_the_same_for_training_and_evaluation(tokens_dir: Path) -> No
     items = list(datakit.open_dataset(tokens_dir))
 
     assert Collate(4)(items).supervised_tokens == sum(Collate(1)([item]).supervised_tokens for item in items)
+
+
+def test_one_model_answers_for_before_and_after(
+    trained: Path, base_dir: Path, tokens_dir: Path, tmp_path: Path
+) -> None:
+    """Oracle: a model loaded for each; the adapter that is set aside leaves no bit behind, in whichever order."""
+    model = shutil.copytree(base_dir, tmp_path / "model")
+    add_tokenizer(model)
+    both = Evaluator(model, trained)
+
+    losses = [both.evaluate(tokens_dir, adapted=adapted).loss for adapted in (True, False, True)]
+    said = [both.answer("w7 w12 w17", adapted=adapted, max_new_tokens=5) for adapted in (False, True)]
+
+    alone = [evaluate(tokens_dir, model=base_dir, adapter=adapter).loss for adapter in (trained, None)]
+    assert losses == [alone[0], alone[1], alone[0]]
+    assert said == [answer("w7 w12 w17", model=model, adapter=one, max_new_tokens=5) for one in (None, trained)]
