@@ -92,8 +92,17 @@ def _sentence(result: SyncResult) -> str:
     rate = f", {format_rate(result.moved_bytes / result.seconds)}" if result.moved_bytes and result.seconds else ""
     return (
         f"Moved {_files(result.moved_files)}, {format_bytes(result.moved_bytes)}, to {result.destination} "
-        f"in {format_duration(result.seconds)}{rate}, verified"
+        f"in {format_duration(result.seconds)}{rate}{_proof(result)}"
     )
+
+
+def _proof(result: SyncResult) -> str:
+    """What was verified of the files that moved."""
+    if not result.moved_files:
+        return ""
+    if not result.unverified_files:
+        return ", verified"
+    return f", {_files(result.unverified_files)} of them not verified: the source has no checksum for them"
 
 
 def _facts(result: SyncResult) -> dict[str, object]:

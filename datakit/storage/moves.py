@@ -48,7 +48,7 @@ class SyncSettings:
     Attributes:
         part_size: Bytes of one request, a multiple of 16 MiB.
         concurrency: Requests under way at once.
-        window: Bytes in memory at once.
+        window: Bytes of parts under way at once.
         retries: Tries beyond the first for one request.
         durability: `auto` puts checkpoints and adapters onto the disk before their names appear; datasets, models and
             files, which can be fetched again, may still be in the disk's cache. `always` and `never` say it for all.

@@ -155,8 +155,8 @@ class Partial:
             # one write of one short line with O_APPEND: whole in the file or, when killed, the last and torn
             os.write(self._log, _line([number, list(crcs)]))
 
-    def finish(self, *, by_tag: bool = True) -> None:
-        """Give the file its name; every part must be here.
+    def finish(self, *, by_tag: bool = True) -> bool:
+        """Give the file its name; every part must be here. Whether an entry or the tag has proved its bytes.
 
         Args:
             by_tag: Whether a tag that looks like an md5 speaks for the whole where no entry does.
@@ -165,7 +165,9 @@ class Partial:
             IntegrityError: The source's tag says that the whole has other bytes.
         """
         with disk.at_door(self._path):
-            if by_tag and self.fetch.entry is None and etags.matches(self._path, self.fetch.etag) is False:
+            by_entry = self.fetch.entry is not None
+            proved = True if by_entry else etags.matches(self._path, self.fetch.etag) if by_tag else None
+            if proved is False:
                 self.discard()
                 message = f"{self.fetch.target}: the bytes that arrived do not have the md5 of the source's tag"
                 raise IntegrityError(message, hint="Run it again", subject=str(self.fetch.target))
@@ -174,6 +176,7 @@ class Partial:
             self.close()
             os.replace(self._path, self.fetch.target)
             self._journal.unlink(missing_ok=True)
+            return proved is True
 
     def close(self) -> None:
         """Leave it as it is, for a later start."""

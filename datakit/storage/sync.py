@@ -47,6 +47,7 @@ class SyncResult:
         moved_files: Files that were fetched or put, the manifest not counted.
         moved_bytes: Their bytes.
         kept_files: Files that were there already.
+        unverified_files: Of those moved, the ones for which the source has no checksum to compare with.
         deleted: Names that were deleted.
         requests: Requests made, planning included, by class.
         seconds: How long moving took.
@@ -61,6 +62,7 @@ class SyncResult:
     moved_files: int
     moved_bytes: int
     kept_files: int
+    unverified_files: int
     deleted: tuple[str, ...]
     requests: RequestCounts
     seconds: float
@@ -122,13 +124,14 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
     begun = time.monotonic()
     for name in plan.damaged:
         on_event(Caution(f"{plan.destination}/{name} is damaged", hint="It is fetched again"))
+    num_unverified = 0
     if not plan.up_to_date:
         path = plan.target.path
         if path is None:
-            _run_upload(plan, on_event)
+            num_unverified = _run_upload(plan, on_event)
         else:
             with _alone(plan, path):
-                _run_download(plan, path, on_event)
+                num_unverified = _run_download(plan, path, on_event)
     return SyncResult(
         source=plan.source,
         destination=plan.destination,
@@ -137,6 +140,7 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         moved_files=len(plan.moves),
         moved_bytes=plan.bytes_to_move,
         kept_files=plan.count("keep"),
+        unverified_files=num_unverified,
         deleted=tuple(action.name for action in plan.actions if action.verb == "delete"),
         requests=plan.origin.store.requests + plan.target.store.requests,
         seconds=time.monotonic() - begun,
@@ -190,7 +194,9 @@ def _reporter(task: str, plan: SyncPlan, on_event: OnEvent) -> Callable[[int], N
     return more
 
 
-def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> None:
+def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
+    """Fetch; the number of files that nothing could verify."""
+    num_unverified = 0
     knobs = _knobs(plan)
     disk.make_dirs(path)
     on_bytes = _reporter("download", plan, on_event)
@@ -202,7 +208,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> None:
     for items in _phases(plan):
         fetches = [Fetch(plan.key(item.name), path / item.name, item.bytes, item.etag, item.entry) for item in items]
         remove_stale(fetches)
-        download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes)
+        num_unverified += len(download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes))
     targets = [path / name for name in plan.held.items]
     remove_leftovers(targets)
     if knobs.durable:
@@ -215,6 +221,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> None:
     for action in plan.actions:
         if action.verb == "delete":
             _unlink(path, action.name)
+    return num_unverified
 
 
 def _unlink(top: Path, name: str) -> None:
@@ -227,7 +234,9 @@ def _unlink(top: Path, name: str) -> None:
             folder.rmdir()
 
 
-def _run_upload(plan: SyncPlan, on_event: OnEvent) -> None:
+def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
+    """Put; the number of files that nothing could verify on their way from another store."""
+    num_unverified = 0
     knobs = _knobs(plan)
     on_bytes = _reporter("upload", plan, on_event)
     pace = Pace(retries=knobs.retries)
@@ -236,13 +245,14 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> None:
             puts = [_put(plan, item, plan.original(item.name)) for item in items]
             upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
         else:
-            _run_through_spool(plan, items, knobs, pace, on_bytes)
+            num_unverified += _run_through_spool(plan, items, knobs, pace, on_bytes)
     if plan.held.manifest is not None and not plan.has_manifest:
         _write_manifest(plan)
     store = patient(plan.target, plan.settings)
     for action in plan.actions:
         if action.verb == "delete":
             store.delete(plan.target.key(action.name))
+    return num_unverified
 
 
 def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
@@ -252,18 +262,21 @@ def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
 
 def _run_through_spool(
     plan: SyncPlan, items: Iterable[Item], knobs: Knobs, pace: Pace, on_bytes: Callable[[int], None]
-) -> None:
+) -> int:
     """From store to store: each file is verified on the local disk in between; one window of bytes lies there."""
     down = Pace(retries=knobs.retries)
+    num_unverified = 0
     with tempfile.TemporaryDirectory(prefix="datakit-spool-") as folder:
         for batch in _batches(items, knobs.window_bytes):
             spooled = {item.name: Path(folder) / f"{number}" for number, item in enumerate(batch)}
             fetches = [Fetch(plan.key(i.name), spooled[i.name], i.bytes, i.etag, i.entry) for i in batch]
-            download(plan.origin.store, fetches, knobs=knobs, pace=down, on_bytes=lambda _: None)
+            unproven = download(plan.origin.store, fetches, knobs=knobs, pace=down, on_bytes=lambda _: None)
+            num_unverified += len(unproven)
             puts = [_put(plan, item, spooled[item.name]) for item in batch]
             upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
             for path in spooled.values():
                 path.unlink()
+    return num_unverified
 
 
 def _batches(items: Iterable[Item], limit_bytes: int) -> Iterator[list[Item]]:

@@ -37,7 +37,7 @@ class Knobs:
     Attributes:
         part_bytes: Bytes of one ranged read or uploaded part, a multiple of 16 MiB.
         connections: Requests under way at once.
-        window_bytes: Bytes held in memory at once; fewer connections are used where it is small.
+        window_bytes: Bytes of parts under way at once; fewer connections are used where it is small.
         retries: Tries beyond the first for one request.
         durable: Whether files are on the disk, not in its cache, before their names appear.
     """
@@ -67,8 +67,10 @@ class Knobs:
 OnBytes = Callable[[int], None]
 
 
-def download(store: Store, fetches: Iterable[Fetch], *, knobs: Knobs, pace: Pace, on_bytes: OnBytes) -> None:
+def download(store: Store, fetches: Iterable[Fetch], *, knobs: Knobs, pace: Pace, on_bytes: OnBytes) -> list[str]:
     """Fetch objects into files; a file appears under its name when all its bytes have been checked.
+
+    Gives the keys of objects of which neither an entry nor a tag could say what their bytes must be.
 
     Args:
         store: Where the objects are.
@@ -84,26 +86,32 @@ def download(store: Store, fetches: Iterable[Fetch], *, knobs: Knobs, pace: Pace
     """
     patient = PatientStore(store, pace=pace)
     opened: set[Partial] = set()
+    unproven: list[str] = []
 
     def close() -> None:
         for partial in opened:
             partial.close()
 
-    tasks = _fetch_tasks(patient, fetches, knobs, opened)
+    tasks = _fetch_tasks(patient, fetches, knobs, opened, unproven)
     drive(tasks, workers=knobs.workers, pace=pace, on_bytes=on_bytes, on_idle=close)
+    return sorted(unproven)
 
 
 Task = Callable[[], int]
 
 
-def _fetch_tasks(store: Store, fetches: Iterable[Fetch], knobs: Knobs, opened: set[Partial]) -> Iterator[Task]:
+def _fetch_tasks(
+    store: Store, fetches: Iterable[Fetch], knobs: Knobs, opened: set[Partial], unproven: list[str]
+) -> Iterator[Task]:
     """Parts of as many files as there are workers, in turn: writers of one file wait for each other in the kernel."""
     source = iter(fetches)
     turn: deque[Iterator[Task]] = deque()
     while True:
         while len(turn) < knobs.workers and (fetch := next(source, None)) is not None:
             turn.append(
-                _large(store, fetch, knobs, opened) if fetch.bytes > knobs.part_bytes else _small(store, fetch, knobs)
+                _large(store, fetch, knobs, opened, unproven)
+                if fetch.bytes > knobs.part_bytes
+                else _small(store, fetch, knobs, unproven)
             )
         if not turn:
             return
@@ -114,22 +122,29 @@ def _fetch_tasks(store: Store, fetches: Iterable[Fetch], knobs: Knobs, opened: s
             turn.append(tasks)
 
 
-def _small(store: Store, fetch: Fetch, knobs: Knobs) -> Iterator[Task]:
+def _small(store: Store, fetch: Fetch, knobs: Knobs, unproven: list[str]) -> Iterator[Task]:
     def task() -> int:
         disk.make_dirs(fetch.target.parent)
         with disk.atomic_file(fetch.target, sync=knobs.durable) as file:
             _arrive(store, fetch, 0, fetch.bytes, put=lambda data, at: disk.write_all(file.fileno(), data, at))
+        if fetch.entry is None and not (_has_plain_tag(fetch, 0, fetch.bytes) and store.tags_bytes(fetch.key)):
+            unproven.append(fetch.key)
         return fetch.bytes
 
     yield task
 
 
-def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial]) -> Iterator[Task]:
+def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial], unproven: list[str]) -> Iterator[Task]:
     partial = Partial(fetch, part_bytes=knobs.part_bytes, durable=knobs.durable)
     opened.add(partial)
     missing = partial.open()
     remaining = len(missing)
     guard = threading.Lock()
+
+    def finish() -> None:
+        if not partial.finish(by_tag=store.tags_bytes(fetch.key)):
+            unproven.append(fetch.key)
+        opened.discard(partial)
 
     def task(number: int) -> int:
         nonlocal remaining
@@ -139,14 +154,12 @@ def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial]) -> It
             remaining -= 1
             last = remaining == 0
         if last:
-            partial.finish(by_tag=store.tags_bytes(fetch.key))
-            opened.discard(partial)
+            finish()
         return stop - start
 
     here = fetch.bytes - sum(stop - start for start, stop in map(partial.span, missing))
     if not missing:
-        partial.finish(by_tag=store.tags_bytes(fetch.key))
-        opened.discard(partial)
+        finish()
     if here:
         yield lambda: here
     for number in missing:

@@ -129,3 +129,14 @@ def test_a_concurrency_that_moves_nothing_is_wrong_usage(dataset: Path, value: s
 
     assert answer.code == 2
     assert not Path("copy").exists()
+
+
+def test_only_what_was_verified_is_called_verified(tmp_path: Path) -> None:
+    """Plain files from disk to disk have no checksum that would speak for them."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "f").write_bytes(b"1")
+
+    told = datakit("sync", tmp_path / "raw", tmp_path / "copy")
+
+    assert told.code == 0
+    assert "not verified" in told.stderr

@@ -89,9 +89,10 @@ def test_a_missing_bucket_is_an_error(s3: S3Server, tmp_path: Path) -> None:
 
 def test_a_pull_that_fails_leaves_nothing_in_the_way(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     """The run comes to that step again, and must be able to commit it under its name."""
-    publish(f"{bucket}/run", tmp_path / "made", 20, 30)
-    name = bucket.removeprefix("s3://")
-    s3.put(f"{name}/run/step-00000030/state", noise(1000, 99))
+    made = tmp_path / "made" / "step-00000030"
+    make_commit(made, {"a": b"1", "state": noise(1000, 30)}, kind="checkpoint")
+    sync(made, f"{bucket}/run/{made.name}")
+    s3.put(f"{bucket.removeprefix('s3://')}/run/{made.name}/state", noise(1000, 99))
 
     pulled = pull_newest(f"{bucket}/run", tmp_path / "here", after="step-00000020")
     make_commit(tmp_path / "here" / "step-00000030", {"state": noise(1000, 30)}, kind="checkpoint")

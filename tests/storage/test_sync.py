@@ -572,3 +572,18 @@ def test_what_arrived_of_an_older_version_goes_before_the_new_one_comes(faulty: 
 
     left = sorted(os.listdir(tmp_path / "copy"))
     assert [name for name in left if "0123abcd" in name] == [".f.x.0123abcd.journal", ".f.x.0123abcd.part"]
+
+
+@pytest.mark.parametrize("data", [noise(500), noise(PART_BYTES + 5)], ids=["small", "big"])
+def test_what_nothing_could_verify_is_counted(faulty: FaultyServer, tmp_path: Path, data: bytes) -> None:
+    """A tag that says nothing, a file from disk to disk: neither is called verified; a plain tag is."""
+    faulty.put("plain/f", data)
+    faulty.opaque_tags = True
+    faulty.put("opaque/f", data)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "f").write_bytes(data)
+
+    places = (f"{faulty.url}/plain", f"{faulty.url}/opaque", tmp_path / "raw")
+    told = [sync(place, tmp_path / f"copy-{number}") for number, place in enumerate(places)]
+
+    assert [result.unverified_files for result in told] == [0, 1, 1]
