@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -357,7 +356,7 @@ def test_a_destination_that_holds_something_else_is_refused(tmp_path: Path) -> N
 
 
 def test_a_refused_split_keeps_the_others_from_being_made(tmp_path: Path) -> None:
-    """All splits are committed or none that had to be built."""
+    """An error before the last shard is built commits no split."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
     write_lines(tmp_path / "ds" / "held-out" / "notes.txt", [b"mine"])
 
@@ -444,30 +443,35 @@ def test_a_disk_that_is_too_small_is_known_before(tmp_path: Path, monkeypatch: p
     assert visible(tmp_path) == ["raw.jsonl"]
 
 
-@pytest.mark.parametrize("delay_s", [0.05, 0.4, 0.8])
-def test_a_killed_pack_leaves_nothing_visible_and_the_next_cleans_up(tmp_path: Path, delay_s: float) -> None:
-    """A kill -9 of the whole group at some moment: no dataset or a whole one; the next pack ends as if nothing was."""
+@pytest.mark.parametrize("shards_built", [0, 1, 5])
+def test_a_pack_killed_with_its_workers_leaves_nothing_visible(tmp_path: Path, shards_built: int) -> None:
+    """A kill -9 of the whole group while workers build: no dataset is there; the next pack ends as if nothing was."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400))
     script = (
-        "from pathlib import Path\n"
-        "from support.packing import small_pack\n"
-        "print('go', flush=True)\n"
-        "small_pack(Path('raw.jsonl'), Path('ds'), workers=2)\n"
+        "import time\n"
+        "from datakit.pack.build import pack\n"
+        "from datakit.pack.cut import PackSettings\n"
+        "told = []\n"
+        "def hear(event):\n"
+        "    told.append(event)\n"
+        f"    if len(told) > {shards_built}:\n"
+        "        print('go', flush=True)\n"
+        "        time.sleep(60)\n"
+        "pack('raw.jsonl', 'ds', settings=PackSettings(shard_size='16KiB'), workers=2, on_event=hear)\n"
     )
     env = environment({"PYTHONPATH": os.pathsep.join([*sys.path])})
     process = subprocess.Popen(
         [sys.executable, "-c", script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, start_new_session=True
     )
     assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(delay_s)
+    assert process.stdout.readline() == b"go\n"
+
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
-    if (tmp_path / "ds").exists():
-        assert verify(tmp_path / "ds").findings == ()
-    assert [name for name in visible(tmp_path) if not name.startswith(".")] in (["raw.jsonl"], ["ds", "raw.jsonl"])
-
+    assert process.returncode == -signal.SIGKILL
+    assert [name for name in visible(tmp_path) if not name.startswith(".")] == ["raw.jsonl"]
+    assert any(name.startswith(".ds.tmp-") for name in visible(tmp_path))
     small_pack(raw, tmp_path / "ds")
     assert visible(tmp_path) == ["ds", "raw.jsonl"]
     small_pack(raw, tmp_path / "fresh" / "ds")
