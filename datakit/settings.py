@@ -26,7 +26,7 @@ from typing import Any, TypeVar, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from datakit.errors import DatakitError, InputError, NotFound, UsageError
+from datakit.errors import DatakitError, InputError, NotAllowed, NotFound, UsageError
 from datakit.pack.cut import PackSettings
 from datakit.pack.tokenize import TokenizeSettings
 from datakit.storage.access import StoreOptions
@@ -44,6 +44,7 @@ STORES = "stores"
 DEFAULT = "default"
 
 _PREFIX = "DATAKIT_"
+_NO_SETTINGS = frozenset({"DATAKIT_DEBUG", "DATAKIT_DEMO"})  # read by cli/frame.py; the mark of the demo's processes
 _OWN = "x-"
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # YAML 1.1 as PyYAML reads it takes 2e-4 for text; YAML 1.2 (section 10.2.1.4) takes it for a number, and so do we
@@ -128,6 +129,7 @@ def load(
 
     Raises:
         NotFound: The named file is not there.
+        NotAllowed: It may not be read.
         InputError: The file is not YAML, or not made of sections.
         UsageError: A name is unknown, or a value cannot be.
     """
@@ -175,6 +177,10 @@ def _from_file(path: Path | None) -> dict[str, _Given]:
         }
     except FileNotFoundError:
         raise NotFound(f"there is no settings file {where}", hint=f"Look at the path: ls {where.parent}") from None
+    except PermissionError:
+        raise NotAllowed(f"{where} may not be read", hint=f"Look at its permissions: ls -l {where}") from None
+    except OSError as error:
+        raise UsageError(f"{where} is no settings file: {error.strerror}", subject=str(where)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}", subject=str(where)) from None
     _refuse_written_secrets(found)
@@ -220,11 +226,17 @@ def _line(node: yaml.Node) -> int:
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, _Given]:
-    """Values of variables such as DATAKIT_TRAIN__RANK; names without two underscores are not settings."""
+    """Values of variables such as DATAKIT_TRAIN__RANK.
+
+    Raises:
+        UsageError: A variable of ours names no setting, for example because it has one underscore after the section.
+    """
     found: dict[str, _Given] = {}
     for variable, text in sorted(env.items()):
-        if not variable.startswith(_PREFIX) or "__" not in variable:
+        if not variable.startswith(_PREFIX) or variable in _NO_SETTINGS:
             continue
+        if "__" not in variable:
+            raise _unknown_variable(variable)
         name = ".".join(variable.removeprefix(_PREFIX).lower().split("__"))
         try:
             value = yaml.load(text, Loader=_Loader)  # noqa: S506 -- _Loader is a SafeLoader
@@ -232,6 +244,17 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, _Given]:
             value = text
         found[name] = _Given(value, variable, text)
     return found
+
+
+def _unknown_variable(variable: str) -> UsageError:
+    words = variable.removeprefix(_PREFIX).lower()
+    names = [f"{section}_{field.name}" for section, kind in SECTIONS.items() for field in _fields(kind)]
+    near = difflib.get_close_matches(words, names, n=1, cutoff=0.8)
+    hint = f"There are {_PREFIX}SECTION__SETTING and {', '.join(sorted(_NO_SETTINGS))}"
+    if near:
+        section, _, field = near[0].partition("_")
+        hint = f"Did you mean {_PREFIX}{section.upper()}__{field.upper()}?"
+    return UsageError(f"the variable {variable} is no setting", hint=hint, subject=variable)
 
 
 def _check_known(name: str, origin: str) -> None:

@@ -177,11 +177,36 @@ def test_a_variable_with_a_typing_error_is_an_error(variable: str) -> None:
         settings.load(env={variable: "1"})
 
 
-def test_variables_without_a_section_are_not_settings() -> None:
-    """DATAKIT_DEBUG and variables of others are left alone."""
-    loaded = settings.load(env={"DATAKIT_DEBUG": "1", "DATAKIT_HOME": "x", "TRAIN__RANK": "3"})
+def test_variables_that_are_no_settings_are_left_alone() -> None:
+    """DATAKIT_DEBUG and variables of others say nothing about settings."""
+    loaded = settings.load(env={"DATAKIT_DEBUG": "1", "TRAIN__RANK": "3"})
 
     assert loaded.train.rank == settings.Recipe().rank
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("DATAKIT_TRAIN_STEPS", "Did you mean DATAKIT_TRAIN__STEPS?"),
+        ("DATAKIT_PACK_SHARD_SIZE", "Did you mean DATAKIT_PACK__SHARD_SIZE?"),
+        ("DATAKIT_HOME", "There are DATAKIT_SECTION__SETTING and DATAKIT_DEBUG, DATAKIT_DEMO"),
+    ],
+)
+def test_a_variable_of_ours_that_names_no_setting_is_an_error(variable: str, hint: str) -> None:
+    """One underscore too few would otherwise train with the value that was meant to be replaced."""
+    with pytest.raises(UsageError) as caught:
+        settings.load(env={variable: "3"})
+
+    assert caught.value.message == f"the variable {variable} is no setting"
+    assert caught.value.hint == hint
+
+
+def test_a_folder_in_place_of_the_settings_file_is_wrong_usage() -> None:
+    """It is one sentence, not a defect."""
+    Path("folder").mkdir()
+
+    with pytest.raises(UsageError, match="folder is no settings file: Is a directory"):
+        settings.load(Path("folder"))
 
 
 def test_sections_of_your_own_start_with_x_and_are_not_looked_at() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import errno
 import json as jsonlib
 import math
 import os
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, NoSpace
 
 if TYPE_CHECKING:
     from datakit.events import Event
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1  # of the JSON object; docs/json.md
 INTERRUPTED = 130  # 128 + SIGINT
+_STDERR = 2
 READER_LEFT = 141  # 128 + SIGPIPE, as every tool in a pipe
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -169,7 +171,11 @@ def run(command: str, *, json: bool = False) -> Iterator[Session]:
         problem = explain(error)
     except KeyboardInterrupt as error:
         problem = explain(error)
-    session._end(problem)
+    try:
+        session._end(problem)
+    except DatakitError as error:  # the result could not be written: that is how the command ends
+        problem = problem or explain(error)
+        session._console.error(error.message, hint=error.hint)
     if problem is not None:
         raise SystemExit(problem.exit_code)
 
@@ -225,13 +231,34 @@ def _keep_traceback(error: BaseException) -> str:
 
 @contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """End quietly when the reader of our stdout has gone, as in `datakit inspect DS | head -1`."""
+    """End quietly when the reader of our stdout has gone, as in `datakit inspect DS | head -1`; say any other trouble.
+
+    Raises:
+        NoSpace: What stdout leads to is full.
+        DatakitError: It cannot be written to.
+    """
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
         # the interpreter flushes stdout once more at exit; give it a place where that works
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(READER_LEFT) from None
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(READER_LEFT) from None
+        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else DatakitError
+        raise kind(f"the result could not be written to stdout: {error.strerror}", subject="stdout") from None
+
+
+def open_closed_streams() -> None:
+    """Let a process that was started with closed streams (`>&-`, some daemons) write into nothing.
+
+    Otherwise the next file that is opened would take the number of a standard stream, and print would write into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def to_json(command: str, result: object, *, cautions: Iterable[Any], problem: Problem | None) -> str:

@@ -65,6 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `datakit`; None takes them from the process, which then ends with this call.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from datakit.cli.frame import open_closed_streams
+
+        open_closed_streams()
     try:
         return _run(words)
     except KeyboardInterrupt:

@@ -32,6 +32,9 @@ class Result:
     seconds: float
 
 
+MAIN = "import sys; from datakit.cli.main import main; sys.argv[0] = 'datakit'; sys.exit(main())"
+
+
 def session(body: Callable[[frame.Session], None], *, json: bool = False) -> int:
     """Run the body in a frame, and give the exit code."""
     try:
@@ -291,3 +294,34 @@ def test_a_command_is_added_with_its_help_and_an_example() -> None:
     assert "Do the thing." in text
     assert "--json" in text
     assert text.splitlines()[-1].strip() == f"Example: {example}".strip()
+
+
+def test_a_result_that_cannot_be_written_ends_with_one_sentence_and_5(clean_room: Path) -> None:
+    """A full disk behind stdout is told like any full disk, with and without --json, and no trace follows at exit."""
+    for words in (["doctor", "--settings"], ["doctor", "--settings", "--json"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-c", MAIN, *words],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(),
+                check=False,
+            )
+
+        assert done.returncode == 5, done.stderr
+        assert done.stderr == "error: the result could not be written to stdout: No space left on device\n"
+
+
+def test_a_command_started_with_closed_streams_works(clean_room: Path) -> None:
+    """Some daemons close all three: no file that is opened later takes the number of a standard stream."""
+    Path("raw.jsonl").write_text('{"id": "a"}\n')
+
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", MAIN, "pack", "raw.jsonl", "data", "--json"],
+        env=environment(),
+        check=False,
+    )
+
+    assert done.returncode == 0
+    assert Path("data/manifest.json").read_bytes().startswith(b"{")
