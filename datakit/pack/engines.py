@@ -28,7 +28,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _ROOT = str(Path(__file__).parents[2])
-_START = "import sys; sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r}, parent={parent})"
+_START = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "  # Ctrl-C is the parent's to handle
+    "sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r}, parent={parent})"
+)
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
@@ -130,7 +133,6 @@ def serve(rooms: Sequence[str], *, parent: int) -> None:
     import importlib
 
     _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not mix with answers
     for room in rooms:
