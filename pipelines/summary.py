@@ -24,12 +24,12 @@ CLASSES = ("get", "head", "put", "list", "delete")
 
 
 def requests() -> str:
-    """Requests of packing, publishing and staging, by class."""
+    """Requests of packing; of publishing, staging and writing back, by class."""
     counts: Counter[str] = Counter()
-    for name in [f"{step}-{split}" for step in ("publish", "stage") for split in SPLITS]:
+    for name in [*(f"{step}-{split}" for step in ("publish", "stage") for split in SPLITS), "train"]:
         counts.update({kind: receipt(name)["requests"][kind] for kind in CLASSES})
     listed = ", ".join(f"{counts[kind]} {kind.upper()}" for kind in CLASSES if counts[kind])
-    return f"{receipt('pack')['requests']} for the records; {listed} for the datasets"
+    return f"{receipt('pack')['requests']} for the records; {listed} for datasets and checkpoints"
 
 
 def facts() -> dict[str, str]:
