@@ -258,7 +258,7 @@ def open_closed_streams() -> None:
     os.close(descriptor)
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115 -- it lives as long as the process
 
 
 def to_json(command: str, result: object, *, cautions: Iterable[Any], problem: Problem | None) -> str:
