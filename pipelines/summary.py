@@ -24,12 +24,17 @@ CLASSES = ("get", "head", "put", "list", "delete")
 
 
 def requests() -> str:
-    """Requests of packing; of publishing, staging and writing back, by class."""
-    counts: Counter[str] = Counter()
-    for name in [*(f"{step}-{split}" for step in ("publish", "stage") for split in SPLITS), "train"]:
-        counts.update({kind: receipt(name)["requests"][kind] for kind in CLASSES})
-    listed = ", ".join(f"{counts[kind]} {kind.upper()}" for kind in CLASSES if counts[kind])
-    return f"{receipt('pack')['requests']} for the records; {listed} for datasets and checkpoints"
+    """Requests for the records (of any class), the datasets and the checkpoints, the last two by class."""
+    moved = listed(*(receipt(f"{step}-{split}") for step in ("publish", "stage") for split in SPLITS))
+    return (
+        f"{receipt('pack')['requests']} for records; {moved} for datasets; {listed(receipt('train'))} for checkpoints"
+    )
+
+
+def listed(*results: dict[str, Any]) -> str:
+    """The requests of some results, added up by class."""
+    counts = Counter({kind: sum(result["requests"][kind] for result in results) for kind in CLASSES})
+    return ", ".join(f"{counts[kind]} {kind.upper()}" for kind in CLASSES if counts[kind]) or "none"
 
 
 def facts() -> dict[str, str]:
