@@ -16,7 +16,7 @@ Destination = Annotated[str, typer.Argument(metavar="DEST", help="Path or URL; a
 Budget = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes that DEST may hold, such as 500GB.")]
 Delete = Annotated[bool, typer.Option("--delete", help="Delete what DEST holds besides; needs --max-delete.")]
 MaxDelete = Annotated[int | None, typer.Option(metavar="N", help="Delete nothing if more files than this would go.")]
-Repair = Annotated[bool, typer.Option("--repair", help="Read what DEST holds; fetch damaged members again.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Read what DEST holds; move what is damaged again.")]
 Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Requests under way at once.  [default: 16]")]
 
 
@@ -88,7 +88,8 @@ def _sentence(result: SyncResult) -> str:
     from datakit.units import format_bytes, format_duration, format_rate
 
     if result.up_to_date:
-        return f"{result.destination} is up to date ({_files(result.kept_files)})"
+        proof = " by its manifest; their bytes were not read" if result.by_manifest and result.kept_files else ""
+        return f"{result.destination} is up to date ({_files(result.kept_files)}){proof}"
     rate = f", {format_rate(result.moved_bytes / result.seconds)}" if result.moved_bytes and result.seconds else ""
     return (
         f"Moved {_files(result.moved_files)}, {format_bytes(result.moved_bytes)}, to {result.destination} "

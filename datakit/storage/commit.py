@@ -41,8 +41,7 @@ _VERIFIERS = min(4, os.cpu_count() or 1)
 
 def lock_path(final: Path) -> Path:
     """The lock of whoever writes at `final`: commits and downloads of one place exclude each other."""
-    final = Path(final).absolute()
-    return disk.lock_beside(final)
+    return disk.lock_beside(Path(final).absolute())
 
 
 @dataclass(slots=True)
@@ -106,10 +105,10 @@ class Staging:
         Raises:
             NotFound: Nothing is being renewed, or it has no whole member of that name.
         """
-        final = self.final
         old = {entry.name: entry for entry in self.previous.members} if self.previous else {}
-        if name not in old or not _has_size(final / name, old[name].bytes):
-            raise NotFound(f"there is no {name} to keep in {final}", subject=name)
+        path = self.final / name
+        if name not in old or not path.is_file() or path.stat().st_size != old[name].bytes:
+            raise NotFound(f"there is no {name} to keep in {self.final}", subject=name)
         self._place(name)
         self.members[name] = old[name]
         self.kept.add(name)
@@ -148,7 +147,7 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
         name: Its name, as it stands in the manifest.
 
     Raises:
-        Refused: Another process writes there, or something else stands there.
+        Refused: Another process writes there, something else stands there, or it lies inside another commit.
         NoSpace: The disk is full; nothing is left behind.
 
     Example:
@@ -157,6 +156,7 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
         ...     staging.about["steps"] = 30
     """
     final = Path(final).absolute()
+    refuse_inside(final)
     with disk.exclusive(lock_path(final), purpose=f"writing {final}"):
         disk.sweep(final.parent, name=final.name)
         previous = check_place(final, kind=kind, name=name)
@@ -180,12 +180,9 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
                 disk.remove(staging.path)
 
 
-def _has_size(path: Path, size_bytes: int) -> bool:
-    return path.is_file() and path.stat().st_size == size_bytes
-
-
 def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
     """The commit at `final` that one of this kind and name would renew, or None; refuses what else is there."""
+    refuse_inside(final)
     if final.is_symlink() or (final.exists() and not final.is_dir()):
         raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
     if not final.exists() or not any(final.iterdir()):
@@ -193,16 +190,27 @@ def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
     try:
         previous = read_manifest(final)
     except NotFound:
-        raise Refused(
-            f"{final} holds files that no manifest names", hint="Name an empty or a new directory", subject=str(final)
-        ) from None
+        message = f"{final} holds files that no manifest names"
+        raise Refused(message, hint="Name an empty or a new directory", subject=str(final)) from None
     if (previous.kind, previous.name) != (kind, name):
-        raise Refused(
-            f"{final} holds the {previous.kind} {previous.name}, not the {kind} {name}",
-            hint="Name another directory, or remove this one",
-            subject=str(final),
-        )
+        message = f"{final} holds the {previous.kind} {previous.name}, not the {kind} {name}"
+        raise Refused(message, hint="Name another directory, or remove this one", subject=str(final))
     return previous
+
+
+def refuse_inside(final: Path) -> None:
+    """Refuse a place inside a commit, which holds what its manifest names and nothing else.
+
+    Raises:
+        Refused: Names the commit.
+    """
+    for folder in Path(os.path.realpath(final)).parents:
+        try:
+            manifest = read_manifest(folder)
+        except (DatakitError, OSError):
+            continue  # none, another program's, or not ours to read
+        message = f"{final} lies inside the {manifest.kind} {manifest.name}, a commit at {folder}"
+        raise Refused(message, hint="Name a place beside it", subject=str(final))
 
 
 def _settle(staging: Staging, final: Path) -> None:
@@ -251,11 +259,9 @@ def _members_at(path: Path) -> tuple[FileEntry, ...]:
 
 def _check_clash(target: Path, entry: FileEntry, old: FileEntry | None) -> None:
     if old is not None and old.sha256 != entry.sha256:
-        raise Refused(
-            f"{target} would change its bytes under its name (sha256 {old.sha256[:12]} to {entry.sha256[:12]})",
-            hint="Commit to another directory, or remove this one first",
-            subject=str(target),
-        )
+        digests = f"sha256 {old.sha256[:12]} to {entry.sha256[:12]}"
+        message = f"{target} would change its bytes under its name ({digests})"
+        raise Refused(message, hint="Commit to another directory, or remove this one first", subject=str(target))
     if old is None and target.exists():
         raise Refused(f"{target} is in the way and no manifest names it", hint="Move it away", subject=str(target))
 
@@ -351,8 +357,7 @@ def verify_file(path: Path, entry: FileEntry) -> None:
 
 def part_message(where: Path | str, part: int, entry: FileEntry, found: str) -> str:
     """The sentence about a part whose bytes are wrong."""
-    start = part * PART_BYTES
-    stop = min(start + PART_BYTES, entry.bytes)
+    start, stop = part * PART_BYTES, min((part + 1) * PART_BYTES, entry.bytes)
     return f"{where}: bytes {start} to {stop} have crc32c {found}, the manifest says {entry.crc32c[part]}"
 
 

@@ -6,22 +6,24 @@ size and checksum, never by time. Nothing is changed here, and local files are r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME, Manifest
-from datakit.errors import IntegrityError, NotFound, Refused
+from datakit.errors import InputError, IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
 from datakit.storage.commit import NEXT_NAME, parse_manifest, read_manifest, verify_file
-from datakit.storage.objects import Store
+from datakit.storage.objects import Blob, Store, no_file
 from datakit.storage.store import Location
 
 Kind: TypeAlias = Literal["commit", "files"]
 Verdict: TypeAlias = Literal["whole", "absent", "damaged"]
 Locate: TypeAlias = Callable[[str], Path | None]
+Reads: TypeAlias = Callable[["Item", FileEntry], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +101,56 @@ def look_for_manifest(place: Location, store: Store) -> Holding | None:
     Raises:
         NotFound: The bucket is not there.
     """
-    try:
-        blob = store.fetch(place.key(MANIFEST_NAME))
-    except NotFound as error:
-        if error.subject == place.store.url:
-            raise
+    blob = _manifest_at(place, store)
+    if blob is None:
         return None
     return _committed(parse_manifest(blob.data, where=f"{place.url}/{MANIFEST_NAME}"), blob.info.etag)
 
 
-def look_for_manifest_here(path: Path) -> Holding | None:
-    """The commit in a local directory; None when there is none."""
-    return _committed(read_manifest(path), None) if (path / MANIFEST_NAME).is_file() else None
+def look_at_destination(place: Location, store: Store, *, repair: bool) -> Holding | None:
+    """The commit at a destination; None when there is none.
+
+    Args:
+        place: The destination.
+        store: Its store, asked with patience.
+        repair: Take a torn manifest for one that names nothing, to be replaced; another program's never.
+
+    Raises:
+        NotFound: The bucket is not there.
+        InputError, IntegrityError: The manifest is torn, or another program's.
+    """
+    if place.path is not None and not (place.path / MANIFEST_NAME).is_file():
+        return None
+    blob = _manifest_at(place, store)
+    if blob is None:
+        return None
+    where = f"{place.url}/{MANIFEST_NAME}"
+    try:
+        return _committed(parse_manifest(blob.data, where=where), blob.info.etag)
+    except (InputError, IntegrityError) as error:
+        if isinstance(error, InputError) and _is_json(blob.data):
+            raise
+        if not repair:
+            hint = "Replace it by the source's: run the same command with --repair"
+            raise type(error)(error.message, hint=hint, subject=where) from error
+    return Holding("commit", {}, manifest_etag=blob.info.etag)
+
+
+def _manifest_at(place: Location, store: Store) -> Blob | None:
+    try:
+        return store.fetch(place.key(MANIFEST_NAME))
+    except NotFound as error:
+        if error.subject == place.store.url:
+            raise
+        return None
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
 
 
 def listed(place: Location, store: Store) -> dict[str, Item]:
@@ -145,30 +185,13 @@ def _hidden(place: Location, store: Store, name: str) -> Item | None:
     return Item(name, info.bytes, info.etag)
 
 
-def refuse_clashes(names: Iterable[str], place: Location) -> None:
-    """Refuse names of which one is a file and a folder at once, which a store can hold and a disk cannot.
-
-    Raises:
-        Refused: With both.
-    """
-    known = set(names)
-    for name in sorted(known):
-        for folder in PurePosixPath(name).parents:
-            if str(folder) in known:
-                raise Refused(
-                    f"{place.url} holds {folder} and {name}: no disk has a file and a folder of one name",
-                    hint="Rename one of them",
-                    subject=name,
-                )
-
-
 def _look_at_path(place: Location) -> Holding:
     path = place.path
     assert path is not None
     if path.is_file():
         return Holding("files", {path.name: Item(path.name, path.stat().st_size)}, single=True)
     if not path.is_dir():
-        raise NotFound(f"{path} is not there", subject=str(path))
+        raise no_file(path) if path.exists() else NotFound(f"{path} is not there", subject=str(path))
     if (path / MANIFEST_NAME).is_file():
         return _committed(read_manifest(path), None)
     items = listed(place, place.store)
@@ -207,6 +230,7 @@ def compare_commits(
     *,
     original: Locate,
     copy: Locate,
+    reads: Reads,
     repair: bool,
 ) -> Difference:
     """What of a commit has to move.
@@ -217,10 +241,12 @@ def compare_commits(
         here: What lies at the destination, by listing or by looking.
         original: Gives the path of a member of the source, or None where that is not local.
         copy: The same for the destination.
-        repair: Whether local members that the manifest vouches for are read, and fetched again when damaged.
+        reads: Whether an object at the destination has the bytes of an entry, by reading it.
+        repair: Whether members that the manifest there vouches for are read, and moved again when damaged.
 
     Raises:
         Refused: The destination is another commit, or holds other bytes under a member's name.
+        IntegrityError: An object there has not the size that the manifest there says, and nothing is to be repaired.
     """
     assert source.manifest is not None
     old = _renewable(source.manifest, destination)
@@ -242,8 +268,10 @@ def compare_commits(
         elif path is not None:
             begun = begun or _begun(path, name)
             verdict = _file_here(path, there, entry, vouched=vouched is not None, repair=repair, begun=begun.get(name))
+        elif vouched is None:
+            verdict = _object_here(there, entry, original(name))
         else:
-            verdict = _object_here(there, entry, original(name), vouched=vouched is not None)
+            verdict = _member_there(there, entry, original(name), repair=repair, reads=reads)
         (difference.keep if verdict == "whole" else difference.move).append(item)
         if verdict == "damaged":
             difference.damaged.append(name)
@@ -292,9 +320,22 @@ def _file_here(
     raise _in_the_way(str(path))
 
 
-def _object_here(item: Item, entry: FileEntry, original: Path | None, *, vouched: bool) -> Verdict:
+def _member_there(item: Item, entry: FileEntry, original: Path | None, *, repair: bool, reads: Reads) -> Verdict:
+    """An object that the manifest there names: believed by its size, or looked at."""
+    if item.bytes != entry.bytes and not repair:
+        raise IntegrityError(
+            f"{item.name} at the destination has {item.bytes} bytes, the manifest there says {entry.bytes}",
+            hint="Put it again: run the same command with --repair",
+            subject=item.name,
+        )
+    if not repair or (item.bytes == entry.bytes and etags.prove(item.etag, entry, original)):
+        return "whole"
+    return "whole" if item.bytes == entry.bytes and reads(item, entry) else "damaged"
+
+
+def _object_here(item: Item, entry: FileEntry, original: Path | None) -> Verdict:
     if item.bytes == entry.bytes:
-        if vouched or etags.same(item.etag, etags.single(entry.md5)):
+        if etags.same(item.etag, etags.single(entry.md5)):
             return "whole"
         # put by a run that was killed before its manifest, or somebody else's: where its tag cannot tell (parts, or an
         # encrypted object), the upload reads it back, and refuses other bytes

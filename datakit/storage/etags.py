@@ -16,7 +16,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from datakit.data.digest import FileEntry
+from datakit.errors import IntegrityError
 from datakit.storage import disk
+from datakit.storage.commit import verify_file
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})(?:-(\d{1,5}))?"?')
 
@@ -62,6 +65,19 @@ def matches(path: Path, etag: str | None) -> bool | None:
         if same(tag_of(path, part_bytes=size), etag):
             return True
     return False if sizes == (0,) else None
+
+
+def prove(etag: str | None, entry: FileEntry, original: Path | None) -> bool:
+    """Whether a tag proves the bytes of an entry, alone or with a whole local file; if not, only reading can tell."""
+    if same(etag, single(entry.md5)):
+        return True
+    if original is None or not matches(original, etag):
+        return False
+    try:
+        verify_file(original, entry)
+    except IntegrityError:
+        return False
+    return True
 
 
 def tag_of(path: Path, *, part_bytes: int) -> str:

@@ -7,15 +7,17 @@ another commit at the destination, more deletions than allowed, too small a disk
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
+from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import NoSpace, NotFound, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
+from datakit.storage.commit import refuse_inside
 from datakit.storage.compare import (
     Difference,
     Holding,
@@ -24,18 +26,17 @@ from datakit.storage.compare import (
     compare_commits,
     compare_files,
     listed,
+    look_at_destination,
     look_at_source,
-    look_for_manifest,
-    look_for_manifest_here,
-    refuse_clashes,
     total_bytes,
     visible,
 )
-from datakit.storage.objects import LocalStore, Store
+from datakit.storage.objects import LocalStore, ObjectInfo, Store
 from datakit.storage.partial import partial_bytes
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.store import Location, open_location
 from datakit.storage.transfer import Knobs
+from datakit.storage.upload import reads_as
 from datakit.units import format_bytes, parse_bytes
 
 Verb: TypeAlias = Literal["fetch", "put", "keep", "delete"]
@@ -95,7 +96,8 @@ class SyncPlan:
         actions: Every file that moves, stays or goes, by name.
         bytes_to_move: Bytes of those that move.
         requests: Requests that the run will make, besides those that planning made; retries come on top.
-        damaged: Local members that were found damaged and are fetched again.
+        damaged: Members of the destination that were found damaged and are moved again.
+        repair: Whether the destination's bytes were looked at, and not only its manifest and sizes.
     """
 
     source: str
@@ -106,6 +108,7 @@ class SyncPlan:
     bytes_to_move: int
     requests: int
     damaged: tuple[str, ...]
+    repair: bool
     settings: SyncSettings
     held: Holding = field(repr=False)
     moves: tuple[Item, ...] = field(repr=False)
@@ -150,15 +153,15 @@ def plan_sync(
     if held.single:
         held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
     if target.path is not None:
-        refuse_clashes(held.items, origin)
-    view = _View(held, origin, target, patient(target, settings))
+        _refuse_clashes(held.items, origin)
+    view = _View(held, origin, target, patient(target, settings), repair)
     committed = view.committed()
     if committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None):
         whole = target.path is None or all(_is_there(target, item) for item in held.items.values())
         if whole:
             return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
     here = view.here()
-    difference = view.compare(committed, here, repair=repair)
+    difference = view.compare(committed, here)
     extra = difference.extra if delete else []
     if len(extra) > (max_delete or 0):
         names = ", ".join(item.name for item in extra[:3])
@@ -169,6 +172,23 @@ def plan_sync(
     plan = _plan(view, difference, extra, settings, committed)
     _check_room(plan, used_bytes=total_bytes(here.values()), budget=None if budget is None else parse_bytes(budget))
     return plan
+
+
+def _refuse_clashes(names: Iterable[str], place: Location) -> None:
+    """Refuse names of which one is a file and a folder at once, which a store can hold and a disk cannot.
+
+    Raises:
+        Refused: With both.
+    """
+    known = set(names)
+    for name in sorted(known):
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in known:
+                raise Refused(
+                    f"{place.url} holds {folder} and {name}: no disk has a file and a folder of one name",
+                    hint="Rename one of them",
+                    subject=name,
+                )
 
 
 def patient(place: Location, settings: SyncSettings) -> Store:
@@ -211,6 +231,7 @@ class _View:
     origin: Location
     target: Location
     store: Store
+    repair: bool
 
     def committed(self) -> Holding | None:
         """The commit at the destination, if a commit goes there; files are refused where one stands."""
@@ -218,9 +239,10 @@ class _View:
         if path is not None:
             if path.exists() and not path.is_dir():
                 raise Refused(f"{path} is not a directory", hint="Name another destination", subject=str(path))
-            found = look_for_manifest_here(path)
-        else:
-            found = look_for_manifest(self.target, self.store) if self.held.kind == "commit" else None
+            refuse_inside(path)
+        elif self.held.kind == "files":
+            return None
+        found = look_at_destination(self.target, self.store, repair=self.repair)
         if found is not None and self.held.kind == "files":
             raise self._occupied()
         return found
@@ -242,7 +264,7 @@ class _View:
             items.update((name, Item(name, (path / name).stat().st_size)) for name in names)
         return items
 
-    def compare(self, committed: Holding | None, here: Mapping[str, Item], *, repair: bool) -> Difference:
+    def compare(self, committed: Holding | None, here: Mapping[str, Item]) -> Difference:
         """What has to move."""
 
         def original(name: str) -> Path | None:
@@ -251,8 +273,13 @@ class _View:
         def copy(name: str) -> Path | None:
             return _locate(self.target, name, single=False)
 
+        def reads(item: Item, entry: FileEntry) -> bool:
+            return reads_as(self.store, ObjectInfo(self.target.key(item.name), item.bytes, item.etag), entry)
+
         if self.held.kind == "commit":
-            return compare_commits(self.held, committed, here, original=original, copy=copy, repair=repair)
+            return compare_commits(
+                self.held, committed, here, original=original, copy=copy, reads=reads, repair=self.repair
+            )
         return compare_files(self.held, here, original=original, copy=copy)
 
     def _one(self, item: Item) -> dict[str, Item]:
@@ -294,8 +321,9 @@ def _plan(
         name=held.manifest.name if held.manifest else None,
         actions=tuple(sorted(actions, key=lambda action: action.name)),
         bytes_to_move=total_bytes(difference.move),
-        requests=0 if up_to_date else _num_requests(view, difference.move, len(extra) + (not has_manifest), knobs),
+        requests=0 if up_to_date else _num_requests(view, difference, len(extra) + (not has_manifest), knobs),
         damaged=tuple(difference.damaged),
+        repair=view.repair,
         settings=settings,
         held=held,
         moves=tuple(difference.move),
@@ -307,11 +335,14 @@ def _plan(
     )
 
 
-def _num_requests(view: _View, moves: Sequence[Item], num_others: int, knobs: Knobs) -> int:
-    parts = [-(-item.bytes // knobs.part_bytes) for item in moves]
+def _num_requests(view: _View, difference: Difference, num_others: int, knobs: Knobs) -> int:
+    parts = [-(-item.bytes // knobs.part_bytes) for item in difference.move]
     gets = sum(parts) if view.origin.path is None else 0
-    look = 1 if view.held.kind == "commit" else 0  # an upload in parts first looks whether something is there
-    puts = sum(1 if count <= 1 else count + 2 + look for count in parts) if view.target.path is None else 0
+    puts = 0
+    if view.target.path is None:
+        new = [view.held.kind == "commit" and item.name not in difference.damaged for item in difference.move]
+        # an upload in parts of what is to be new first looks whether something is there
+        puts = sum(1 if count <= 1 else count + 2 + look for count, look in zip(parts, new, strict=True))
     return gets + puts + (num_others if view.target.path is None else 0)
 
 

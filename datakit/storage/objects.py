@@ -127,7 +127,10 @@ class LocalStore:
             Refused: Something is neither a file nor a folder; nothing is left out in silence.
         """
         found = []
-        folders = [self._path(prefix) if prefix else self.root]
+        top = self._path(prefix) if prefix else self.root
+        if top.exists() and not (top.is_dir() or top.is_file()):
+            raise no_file(top)
+        folders = [top]
         while folders:
             folder = folders.pop()
             with disk.at_door(folder), os.scandir(folder) as entries:
@@ -141,7 +144,7 @@ class LocalStore:
                     elif entry.is_file():
                         found.append(_local_info(path.relative_to(self.root).as_posix(), entry.stat()))
                     else:
-                        raise _no_file(path)
+                        raise no_file(path)
         return sorted(found, key=lambda info: info.key)
 
     def fetch(self, key: str) -> Blob:
@@ -204,12 +207,13 @@ class LocalStore:
         return self.root / key
 
 
-def _no_file(path: Path) -> Refused:
+def no_file(path: Path) -> Refused:
+    """The error of what is there and is neither a file nor a folder that is followed."""
     if path.is_dir():
         message, hint = f"{path} is a link to a folder, and is not followed", "Name its target as a place of its own"
     else:
         message = f"{path} is neither a file nor a folder"
-        hint = "Remove it, or give it a name that starts with a dot, which leaves it out"
+        hint = "Name a file or a folder; in a folder, a name that starts with a dot leaves it out"
     return Refused(message, hint=hint, subject=str(path))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from datakit.data.digest import entry_of
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import IntegrityError, NotAllowed, Refused
+from datakit.errors import IntegrityError, NotAllowed, NotFound, Refused
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.storage import disk, etags
 from datakit.storage.access import StoreOptions
@@ -52,6 +52,7 @@ class SyncResult:
         requests: Requests made, planning included, by class.
         seconds: How long moving took.
         up_to_date: Whether there was nothing to do.
+        by_manifest: Whether members stayed because of the manifest there and their sizes, their bytes unread.
         manifest_digest: Identity of the commit, or None.
     """
 
@@ -67,6 +68,7 @@ class SyncResult:
     requests: RequestCounts
     seconds: float
     up_to_date: bool
+    by_manifest: bool
     manifest_digest: str | None
 
 
@@ -92,12 +94,12 @@ def sync(
         budget: Bytes that the destination may hold in the end, such as `500GB`.
         delete: Delete what the destination holds besides.
         max_delete: How many files that may be at most.
-        repair: Read what is here already, and fetch damaged members again.
+        repair: Look at the bytes that the destination holds, and move damaged members, or a torn manifest, again.
         on_event: Told about progress.
 
     Raises:
         NotFound: There is nothing at the source, or a bucket is not there.
-        Refused: The destination holds something else, or is being written.
+        Refused: The destination holds something else, is being written, or lies inside a commit.
         IntegrityError: Bytes are not what the manifest says, however often they are asked for.
         NoSpace: The disk or the budget is too small; nothing was moved.
         NotAllowed: Credentials or permissions.
@@ -123,15 +125,17 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
     """Do what the plan says. Errors as in `sync`."""
     begun = time.monotonic()
     for name in plan.damaged:
-        on_event(Caution(f"{plan.destination}/{name} is damaged", hint="It is fetched again"))
+        again = "put" if plan.target.path is None else "fetched"
+        on_event(Caution(f"{plan.destination}/{name} is damaged", hint=f"It is {again} again"))
     num_unverified = 0
     if not plan.up_to_date:
         path = plan.target.path
-        if path is None:
-            num_unverified = _run_upload(plan, on_event)
-        else:
-            with _alone(plan, path):
-                num_unverified = _run_download(plan, path, on_event)
+        with _with_all_members(plan):
+            if path is None:
+                num_unverified = _run_upload(plan, on_event)
+            else:
+                with _alone(plan, path):
+                    num_unverified = _run_download(plan, path, on_event)
     return SyncResult(
         source=plan.source,
         destination=plan.destination,
@@ -145,8 +149,24 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         requests=plan.origin.store.requests + plan.target.store.requests,
         seconds=time.monotonic() - begun,
         up_to_date=plan.up_to_date or not (plan.moves or plan.count("delete")),
+        by_manifest=plan.kind == "commit" and not plan.repair,
         manifest_digest=plan.held.manifest.digest if plan.held.manifest else None,
     )
+
+
+@contextlib.contextmanager
+def _with_all_members(plan: SyncPlan) -> Iterator[None]:
+    """A member that is gone from the source is damage of a commit: its manifest says that it is there."""
+    try:
+        yield
+    except NotFound as error:
+        if plan.kind != "commit" or error.subject not in {f"{plan.source}/{item.name}" for item in plan.moves}:
+            raise
+        raise IntegrityError(
+            f"{error.subject} is missing, and the manifest there names it",
+            hint=f"Publish it again from a whole copy: datakit sync --repair COPY {plan.source}",
+            subject=error.subject,
+        ) from error
 
 
 @contextlib.contextmanager
@@ -257,7 +277,8 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
 
 def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
     assert path is not None
-    return Put(path, plan.target.key(item.name), item.bytes, item.entry, create=plan.kind == "commit")
+    is_new = plan.kind == "commit" and item.name not in plan.damaged
+    return Put(path, plan.target.key(item.name), item.bytes, item.entry, create=is_new)
 
 
 def _run_through_spool(

@@ -193,3 +193,14 @@ def _difference(store: Store, put: Put, info: ObjectInfo, crcs: Sequence[int], *
         if found != crc:
             return f"{where}: bytes {start} to {stop} read back with crc32c {found:08x}, sent was {crc:08x}"
     return None
+
+
+def reads_as(store: Store, info: ObjectInfo, entry: FileEntry) -> bool:
+    """Whether an object has the bytes of an entry, by reading it."""
+    inspector = Inspector(Fetch(info.key, Path(info.key), entry.bytes, entry=entry), 0, where=f"{store.url}/{info.key}")
+    try:
+        for piece in store.stream(info.key, start=0, stop=entry.bytes, etag=info.etag):
+            inspector.take(piece)
+    except IntegrityError:
+        return False
+    return True

@@ -50,7 +50,7 @@ def test_an_unchanged_place_is_said_to_be_up_to_date(bucket: str, dataset: Path)
     answer = datakit("sync", "ds", f"{bucket}/ds")
 
     assert answer.code == 0
-    assert f"{bucket}/ds is up to date (2 files)" in answer.stderr
+    assert f"{bucket}/ds is up to date (2 files) by its manifest; their bytes were not read" in answer.stderr
     assert "requests  1 GET" in answer.stderr
 
 
@@ -140,3 +140,15 @@ def test_only_what_was_verified_is_called_verified(tmp_path: Path) -> None:
 
     assert told.code == 0
     assert "not verified" in told.stderr
+
+
+def test_only_what_was_read_is_up_to_date_without_a_condition(dataset: Path) -> None:
+    """By the manifest alone it is said to be so; with --repair, which reads, it is not."""
+    datakit("sync", "ds", "copy")
+
+    believed = datakit("sync", "ds", "copy")
+    read = datakit("sync", "ds", "copy", "--repair")
+
+    assert "copy is up to date (2 files) by its manifest; their bytes were not read" in believed.stderr
+    assert "copy is up to date (2 files)" in read.stderr
+    assert "not read" not in read.stderr

@@ -115,7 +115,7 @@ def test_one_with_a_member_missing_or_of_a_newer_format_is_passed_over(
 
     assert pulled.name == "step-00000010"
     assert "999" in pulled.skipped[0][1]
-    assert "step-00000020/state is not there" in pulled.skipped[1][1]
+    assert "step-00000020/state is missing" in pulled.skipped[1][1]
     assert os.listdir(tmp_path / "here") == ["step-00000010"]
 
 

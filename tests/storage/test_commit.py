@@ -410,3 +410,19 @@ def test_the_lock_of_a_place_lies_beside_it(tmp_path: Path) -> None:
         make(final, a=b"one")
 
     assert os.listdir(tmp_path) == []
+
+
+def test_a_commit_inside_a_commit_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """At any depth and through a link; another program's manifest.json above a place is no commit."""
+    outer = tmp_path / "ds"
+    make(outer, a=b"one")
+    (tmp_path / "link").symlink_to(outer)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / MANIFEST_NAME).write_bytes(b'{"name": "an extension"}')
+
+    for place in (outer / "sub", outer / "sub" / "deep", tmp_path / "link" / "sub"):
+        with pytest.raises(Refused, match="lies inside the checkpoint ds"):
+            make(place, b=b"two")
+    make(tmp_path / "other" / "ds", b=b"two")
+
+    assert sorted(os.listdir(outer)) == ["a", MANIFEST_NAME]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from datakit.data.digest import PART_BYTES, FileEntry
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import InputError, IntegrityError, NoSpace, NotFound, Refused, UsageError
 from datakit.storage.moves import SyncPlan, SyncSettings, plan_sync
+from datakit.storage.objects import LocalStore
 from datakit.storage.sync import sync
 from support.commits import files_below, flip_bit, make_commit, noise
 from support.s3server import S3Server
@@ -293,3 +295,41 @@ def test_settings_are_checked_where_they_are_written() -> None:
         SyncSettings(part_size="10MB")
 
     assert SyncSettings(part_size="32MiB").knobs(durable=True).part_bytes == 2 * PART_BYTES
+
+
+def test_nothing_goes_inside_a_commit(tmp_path: Path) -> None:
+    """A commit, a folder and a file are refused below it: it would hold what its manifest does not name."""
+    make_commit(tmp_path / "outer", {"a": b"1"})
+    make_commit(tmp_path / "ds", {"b": b"2"})
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "f").write_bytes(b"3")
+
+    for source in ("outer", "ds", "raw", "raw/f"):
+        with pytest.raises(Refused, match="lies inside the dataset outer"):
+            plan_sync(tmp_path / source, tmp_path / "outer" / "sub" / "x")
+
+    assert sorted(os.listdir(tmp_path / "outer")) == ["a", MANIFEST_NAME]
+
+
+def test_a_member_of_another_size_in_a_store_names_the_way_out(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The manifest there names it, so it is damage, and --repair puts it again."""
+    make_commit(tmp_path / "ds", {"a": noise(500)})
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    s3.put(f"{bucket.removeprefix('s3://')}/ds/a", b"xyz")
+    make_commit(tmp_path / "ds", {"a": noise(500), "b": b"2"})
+
+    with pytest.raises(IntegrityError, match="a at the destination has 3 bytes, the manifest there says 500") as caught:
+        plan_sync(tmp_path / "ds", f"{bucket}/ds")
+
+    assert "--repair" in str(caught.value.hint)
+
+
+def test_what_is_no_file_is_said_to_be_there(tmp_path: Path) -> None:
+    """A named pipe is neither absent nor a folder; reading it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(Refused, match="pipe is neither a file nor a folder"):
+            plan_sync(place, tmp_path / "copy")
+    with pytest.raises(Refused, match="pipe is neither a file nor a folder"):
+        LocalStore(tmp_path / "pipe").list("")

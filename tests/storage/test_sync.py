@@ -15,7 +15,7 @@ import pytest
 
 from datakit.data.digest import PART_BYTES
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
+from datakit.errors import InputError, IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, lock_path, read_manifest, verify_commit
@@ -587,3 +587,101 @@ def test_what_nothing_could_verify_is_counted(faulty: FaultyServer, tmp_path: Pa
     told = [sync(place, tmp_path / f"copy-{number}") for number, place in enumerate(places)]
 
     assert [result.unverified_files for result in told] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["plain tags", "tags that say nothing"])
+def test_damaged_members_of_a_published_commit_are_put_again_by_repair(
+    faulty: FaultyServer, tmp_path: Path, opaque: bool
+) -> None:
+    """A flipped bit, another size and a member that is gone, put whole or in parts; what is whole stays."""
+    faulty.opaque_tags = opaque
+    members = {"big-bad": noise(PART_BYTES + 9, 1), "big-ok": noise(PART_BYTES + 9, 2), "bit": noise(99, 3)}
+    make_commit(tmp_path / "ds", members | {"gone": b"12", "ok": noise(99, 4), "size": b"123"})
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    for name in ("big-bad", "bit"):
+        wrong = bytearray(members[name])
+        wrong[50] ^= 1
+        faulty.put(f"ds/{name}", bytes(wrong))
+    faulty.put("ds/size", b"1")
+    del faulty.objects["ds/gone"]
+    events: list[Event] = []
+
+    repaired = sync(tmp_path / "ds", f"{faulty.url}/ds", repair=True, on_event=events.append)
+    again = sync(tmp_path / "ds", f"{faulty.url}/ds", repair=True)
+    sync(f"{faulty.url}/ds", tmp_path / "copy")
+
+    assert (repaired.moved_files, repaired.kept_files, repaired.up_to_date) == (4, 2, False)
+    assert (again.moved_files, again.up_to_date, again.by_manifest) == (0, True, False)
+    cautions = [event.message for event in events if isinstance(event, Caution)]
+    assert cautions == [f"{faulty.url}/ds/{name} is damaged" for name in ("big-bad", "bit", "size")]
+    verify_commit(tmp_path / "copy")
+
+
+def test_a_damaged_published_commit_is_repaired_from_another_store(faulty: FaultyServer, tmp_path: Path) -> None:
+    """No local file is needed to tell: the object is read where its tag does not say it."""
+    make_commit(tmp_path / "ds", {"a": noise(500), "b": noise(PART_BYTES + 3)})
+    sync(tmp_path / "ds", f"{faulty.url}/one")
+    sync(tmp_path / "ds", f"{faulty.url}/two")
+    faulty.put("two/a", noise(500, 9))
+
+    result = sync(f"{faulty.url}/one", f"{faulty.url}/two", repair=True)
+
+    assert (result.moved_files, result.kept_files) == (1, 1)
+    assert faulty.objects["two/a"][0] == noise(500)
+
+
+def test_repair_puts_no_damaged_copy_over_a_damaged_member(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The source is checked as well: what has the same damage as the object does not make it whole."""
+    make_commit(tmp_path / "ds", {"a": noise(500)})
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    flip_bit(tmp_path / "ds" / "a", 5)
+    faulty.put("ds/a", (tmp_path / "ds" / "a").read_bytes())
+
+    with pytest.raises(IntegrityError, match="ds/a: bytes 0 to 500 have crc32c"):
+        sync(tmp_path / "ds", f"{faulty.url}/ds", repair=True, settings=FEW)
+
+
+@pytest.mark.parametrize("remote", [True, False], ids=["store", "disk"])
+def test_a_torn_manifest_at_the_destination_is_replaced_by_repair(
+    faulty: FaultyServer, tmp_path: Path, remote: bool
+) -> None:
+    """Without it the message names the way; another program's manifest.json is never replaced."""
+    manifest = make_commit(tmp_path / "ds", {"a": noise(500), "b": b"2"}).to_bytes()
+    destination = f"{faulty.url}/ds" if remote else str(tmp_path / "copy")
+    sync(tmp_path / "ds", destination)
+
+    def put(data: bytes) -> None:
+        if remote:
+            faulty.put(f"ds/{MANIFEST_NAME}", data)
+        else:
+            (tmp_path / "copy" / MANIFEST_NAME).write_bytes(data)
+
+    put(b'{"name": "an extension"}')
+    with pytest.raises(InputError, match="not a datakit manifest"):
+        sync(tmp_path / "ds", destination, repair=True)
+    put(manifest[:100])
+    with pytest.raises(InputError) as caught:
+        sync(tmp_path / "ds", destination)
+    result = sync(tmp_path / "ds", destination, repair=True)
+    sync(destination, tmp_path / "back")
+
+    assert "--repair" in str(caught.value.hint)
+    assert (result.moved_files, result.kept_files) == (0, 2)
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "ds")
+
+
+def test_a_member_that_is_gone_from_a_bucket_is_damage_with_the_command(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Exit code 4 and how to publish it again; that command mends it."""
+    make_commit(tmp_path / "ds", {"a": noise(500), "big": noise(PART_BYTES + 1)})
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    for name in ("a", "big"):
+        sync(tmp_path / "ds", f"{faulty.url}/ds", repair=True)
+        del faulty.objects[f"ds/{name}"]
+
+        for destination in (tmp_path / f"copy-{name}", f"{faulty.url}/other-{name}"):
+            with pytest.raises(
+                IntegrityError, match=f"ds/{name} is missing, and the manifest there names it"
+            ) as caught:
+                sync(f"{faulty.url}/ds", destination)
+
+            assert f"datakit sync --repair COPY {faulty.url}/ds" in str(caught.value.hint)
