@@ -34,6 +34,7 @@ ORDER = [
     "storage/store",
     "storage/retry",
     "storage/commit",
+    "storage/indexes",
     "storage/etags",
     "storage/partial",
     "storage/transfer",

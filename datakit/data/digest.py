@@ -59,6 +59,18 @@ class FileEntry:
             "crc32c": list(self.crc32c),
         }
 
+    def difference(self, data: Buffer) -> str | None:
+        """What the bytes of a file have otherwise, as the end of a sentence; None when size and checksums agree."""
+        if len(data) != self.bytes:
+            return f"has {len(data)} bytes, the manifest says {self.bytes}"
+        view = memoryview(data)
+        for number, expected in enumerate(self.crc32c):
+            start = number * PART_BYTES
+            stop = min(start + PART_BYTES, self.bytes)
+            if (found := f"{crc32c(view[start:stop]):08x}") != expected:
+                return f"has crc32c {found} in its bytes {start} to {stop}, the manifest says {expected}"
+        return None
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FileEntry:
         """Read an entry back.

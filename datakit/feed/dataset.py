@@ -1,7 +1,8 @@
 """dataset: a committed dataset on the local disk, any sample of it by number or by key.
 
-Shards and their indexes are mapped, not read: opening costs the manifest only, a part is one slice of the map, and its
-crc32c is compared with the index unless that is switched off. A map holds a file descriptor as long as it lives, so the
+Shards and their indexes are mapped: opening costs the manifest only, an index is compared with the manifest when its
+shard is first read, a part is one slice of the map, and its crc32c is compared with the index unless that is switched
+off. A map holds a file descriptor as long as it lives, so the
 shards that were used last stay mapped, as many as the process's limit allows (`_most_mapped`), and the others are let
 go; parts that were handed out stay valid. Samples are numbered in layout order: shards as the
 manifest lists them, rows as the index lists them.
@@ -26,9 +27,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from datakit.data.digest import crc32c
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest
-from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, UsageError
+from datakit.errors import InputError, IntegrityError, NotFound, UsageError
 from datakit.storage.commit import read_manifest
 from datakit.storage.disk import map_file
+from datakit.storage.indexes import open_index
 
 Verify: TypeAlias = Literal["crc", "none"]
 """Whether each part that is read is compared with its checksum in the index."""
@@ -142,22 +144,16 @@ class Dataset:
                 while len(self._shards) >= self._most:
                     self._shards.popitem(last=False)
                 entry = self._contents.shards[place]
-                shard = _Shard(self.path / entry.name, self.path / entry.index_name, verify=self.verify)
-                self._check(shard, place)
+                shard = _Shard(self.path / entry.name, open_index(self.path, self.manifest, entry), verify=self.verify)
+                expected = self.manifest.member(entry.name).bytes
+                if len(shard.data) != expected:
+                    raise _damaged(
+                        f"{shard.path} has {len(shard.data)} bytes, the manifest says {expected}", shard.path
+                    )
                 self._shards[place] = shard
             else:
                 self._shards.move_to_end(place)
             return shard
-
-    def _check(self, shard: _Shard, place: int) -> None:
-        entry = self._contents.shards[place]
-        for path, size_bytes in ((shard.path, len(shard.data)), (shard.index_path, len(shard.index_data))):
-            expected = self.manifest.member(path.name).bytes
-            if size_bytes != expected:
-                raise _damaged(f"{path} has {size_bytes} bytes, the manifest says {expected}", path)
-        if len(shard.index) != entry.samples:
-            counts = f"{len(shard.index)} samples, the manifest says {entry.samples}"
-            raise _damaged(f"{shard.index_path} lists {counts}", shard.index_path)
 
 
 def _most_mapped() -> int:
@@ -173,21 +169,11 @@ def _reopen(path: Path, manifest: Manifest, verify: Verify) -> Dataset:
 class _Shard:
     """One shard, mapped."""
 
-    def __init__(self, path: Path, index_path: Path, *, verify: Verify) -> None:
+    def __init__(self, path: Path, index: Index, *, verify: Verify) -> None:
         self.path = path
-        self.index_path = index_path
+        self.index = index
         self.verify = verify
         self.data = map_file(path)
-        self.index_data = map_file(index_path)
-
-    @functools.cached_property
-    def index(self) -> Index:
-        try:
-            return Index.from_buffer(self.index_data)
-        except DatakitError as error:
-            raise type(error)(
-                f"{self.index_path}: {error.message}", hint=error.hint, subject=str(self.index_path)
-            ) from None
 
     @functools.cached_property
     def columns(self) -> list[tuple[str, Any, Any, Any, Any]]:
@@ -242,6 +228,7 @@ def open_dataset(path: Path | str, *, verify: Verify = "crc") -> Dataset:
     Args:
         path: The dataset's directory.
         verify: `crc` compares each part that is read with its checksum in the index; `none` trusts the disk.
+            Indexes, which are small, are always compared with the manifest.
 
     Raises:
         NotFound: Nothing is there, or nothing is committed there.

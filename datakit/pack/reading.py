@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.digest import crc32c
-from datakit.data.index import Index
 from datakit.data.keys import split_name
-from datakit.data.manifest import Contents
+from datakit.data.manifest import Manifest
 from datakit.data.shard import Row
-from datakit.errors import IntegrityError, NotFound, UsageError
+from datakit.errors import InputError, IntegrityError, NotFound, UsageError
 from datakit.pack.scan import local_directory
 from datakit.storage.commit import read_manifest
 from datakit.storage.disk import map_file
+from datakit.storage.indexes import open_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +97,18 @@ def inspect(dataset: str | Path, *, show: int = 3) -> Inspection:
 
     Raises:
         NotFound: There is no dataset, or an index of it is missing.
-        InputError: It is a commit of something else.
+        InputError: It is a file, or a commit of something else.
         IntegrityError: Manifest or an index is damaged.
     """
     import numpy as np
 
-    root = local_directory(dataset, verb="inspect")
+    root = _directory(dataset, verb="inspect")
     manifest = read_manifest(root)
     contents = manifest.contents
     sizes: dict[str, list[Any]] = {part: [] for part in contents.parts}
     looks: list[SampleLook] = []
     for shard in contents.shards:
-        index = _index(root, shard.index_name)
+        index = open_index(root, manifest, shard)
         for part in index.parts:
             sizes.setdefault(part, []).append(index.sizes(part)[index.has(part)])
         for position in range(min(len(index), show - len(looks))):
@@ -141,15 +141,16 @@ def cat(dataset: str | Path, key: str, *, part: str | None = None) -> bytes:
 
     Raises:
         NotFound: There is no such dataset, sample or part.
+        InputError: The dataset is a file, or a commit of something else.
         UsageError: The sample has several parts and none was named.
         IntegrityError: The bytes are not what the index says.
     """
-    root = local_directory(dataset, verb="cat")
-    contents = read_manifest(root).contents
+    root = _directory(dataset, verb="cat")
+    manifest = read_manifest(root)
     if part is None:
         key, after_dot = split_name(key)
         part = after_dot or None
-    shard, row = _find(root, contents, key)
+    shard, row = _find(root, manifest, key)
     if part is None and len(row.parts) > 1:
         names = [f"{key}.{name}" for name in row.parts]
         raise UsageError(f"sample {key} has {len(names)} parts", hint=f"Name one: {', '.join(names)}", subject=key)
@@ -168,24 +169,24 @@ def cat(dataset: str | Path, key: str, *, part: str | None = None) -> bytes:
     return data
 
 
-def _find(root: Path, contents: Contents, key: str) -> tuple[str, Row]:
-    for shard in contents.shards:
-        index = _index(root, shard.index_name)
+def _directory(dataset: str | Path, *, verb: str) -> Path:
+    root = local_directory(dataset, verb=verb)
+    if root.is_file():
+        raise InputError(
+            f"{root} is a file, not a dataset's directory", hint=f"Pack it: datakit pack {root} DEST", subject=str(root)
+        )
+    return root
+
+
+def _find(root: Path, manifest: Manifest, key: str) -> tuple[str, Row]:
+    for shard in manifest.contents.shards:
+        index = open_index(root, manifest, shard)
         position = index.find(key)
         if position is not None:
             return shard.name, index.row(position)
     raise NotFound(
         f"{root} has no sample {key!r}", hint=f"See some that it has: datakit inspect {root} --show 10", subject=key
     )
-
-
-def _index(root: Path, name: str) -> Index:
-    try:
-        return Index.from_buffer(map_file(root / name))
-    except IntegrityError as error:
-        raise IntegrityError(
-            f"{root / name}: {error.message}", hint=f"See all damage: datakit verify {root}"
-        ) from error
 
 
 def _sizes(values: Any) -> PartSizes:

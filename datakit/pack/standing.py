@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from datakit.data.digest import PART_BYTES, FileEntry, crc32c
+from datakit.data.digest import FileEntry
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest
 from datakit.data.shard import Row
@@ -105,9 +105,7 @@ def _is_whole(path: Path, entry: FileEntry, on_event: OnEvent) -> bool:
     """Whether a file has the size and the checksums of its entry."""
     problem = "is missing"
     if path.is_file():
-        data, starts = map_file(path), range(0, entry.bytes, PART_BYTES)
-        sums = tuple(f"{crc32c(data[start : start + PART_BYTES]):08x}" for start in starts)
-        if (len(data), sums) == (entry.bytes, entry.crc32c):
+        if entry.difference(map_file(path)) is None:
             return True
         problem = "is not what the manifest says"
     on_event(Caution(f"{path} {problem}; what it held is made again"))

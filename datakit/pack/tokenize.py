@@ -24,7 +24,6 @@ import numpy.typing as npt
 import orjson
 
 from datakit.data.digest import crc32c
-from datakit.data.index import Index
 from datakit.data.manifest import Contents, Manifest, ShardEntry
 from datakit.data.shard import Row, Sample
 from datakit.errors import InputError, IntegrityError, UsageError
@@ -45,6 +44,7 @@ from datakit.pack.writing import (
 )
 from datakit.storage.commit import Staging, check_place, commit, read_manifest
 from datakit.storage.disk import make_dirs, map_file
+from datakit.storage.indexes import open_index
 
 ALGORITHM = 1
 IDS_PART, MASK_PART = "ids.npy", "mask.npy"
@@ -153,7 +153,7 @@ def tokenize(
     Raises:
         NotFound: The dataset or the model's directory is not there.
         InputError: A record has no known form, a template cannot be masked, nothing is left to learn.
-        IntegrityError: A sample's bytes are not what its index says.
+        IntegrityError: An index is not what the manifest says, or a sample's bytes not what its index says.
         Refused: The destination holds something else.
     """
     settings = settings or TokenizeSettings()
@@ -251,7 +251,7 @@ class _Work:
         return _Origin(source, built.shard.name, **counts), built
 
     def _samples(self, entry: ShardEntry, counts: dict[str, int]) -> Iterator[Sample]:
-        rows = Index.from_buffer(map_file(self.root / entry.index_name)).rows()
+        rows = open_index(self.root, self.source, entry).rows()
         data = map_file(self.root / entry.name)
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]

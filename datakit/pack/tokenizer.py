@@ -52,6 +52,7 @@ class Tokenizer:
     Raises:
         NotFound: The directory, or the template's file, is not there.
         InputError: The directory holds no tokenizer that can be used.
+        NotAllowed: A file of it may not be read.
         MissingExtra: transformers is not installed.
     """
 
@@ -141,14 +142,38 @@ def _load(model: Path) -> Any:
         raise MissingExtra("transformers", extra="train") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"{model} holds no tokenizer that can be loaded: {reason}", subject=str(model)) from None
+    except Exception as error:  # noqa: BLE001 -- tokenizers raises bare Exception for what it cannot read
+        raise _unusable(model, error) from None
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"the tokenizer of {model} has no tokenizer.json", hint="Save a fast tokenizer", subject=str(model)
         )
     return tokenizer
+
+
+def _unusable(model: Path, error: Exception) -> InputError:
+    """Why a tokenizer cannot be loaded, in our words where its own file is the reason.
+
+    Raises:
+        NotAllowed: Its file may not be read.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    file = model / "tokenizer.json"
+    hint = "Save the model's fast tokenizer there again"
+    if not file.is_file():
+        return InputError(
+            f"{model} holds no tokenizer that can be loaded: it has no tokenizer.json", hint=hint, subject=str(model)
+        )
+    with at_door(file):
+        data = file.read_bytes()
+    try:
+        Backend.from_buffer(data)
+    except Exception as reason:  # noqa: BLE001 -- as above
+        said = " ".join(str(reason).split())
+        return InputError(f"{file} is not a tokenizer that can be used: {said}", hint=hint, subject=str(file))
+    said = " ".join(str(error).split())
+    return InputError(f"{model} holds no tokenizer that can be loaded: {said}", hint=hint, subject=str(model))
 
 
 def _read_template(path: Path) -> str:

@@ -109,3 +109,17 @@ def test_an_entry_has_exactly_its_fields(value: object) -> None:
     """A field too few or too many is another format."""
     with pytest.raises(IntegrityError, match="needs name, bytes, sha256, md5, crc32c"):
         FileEntry.from_json(value)  # type: ignore[arg-type]  # what a stranger's JSON may hold
+
+
+def test_the_difference_is_told_as_a_sentence_ends() -> None:
+    """Size first, then the first 16 MiB part whose checksum differs; nothing for the same bytes."""
+    data = bytearray(PART_BYTES + 10)
+    entry = entry_of("f", bytes(data))
+    same = entry.difference(data)
+    data[-1] ^= 1
+
+    assert same is None
+    assert entry.difference(data[:-1]) == f"has {PART_BYTES + 9} bytes, the manifest says {PART_BYTES + 10}"
+    assert str(entry.difference(memoryview(data))).endswith(
+        f"in its bytes {PART_BYTES} to {PART_BYTES + 10}, the manifest says {entry.crc32c[1]}"
+    )

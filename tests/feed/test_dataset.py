@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -108,8 +109,19 @@ def test_a_damaged_index_is_named(dataset_dir: Path) -> None:
     victim = min(dataset_dir.glob("*.arrow"))
     victim.write_bytes(bytes(victim.stat().st_size))
 
-    with pytest.raises(IntegrityError, match=f"{victim.name}: "):
+    with pytest.raises(IntegrityError, match=f"{victim.name} has crc32c"):
         open_dataset(dataset_dir)[0]
+
+
+@pytest.mark.parametrize("verify", ["crc", "none"])
+def test_a_changed_byte_in_an_index_is_named(dataset_dir: Path, verify: Literal["crc", "none"]) -> None:
+    """A key that still reads well is not what the manifest says; an index is compared whatever `verify` is."""
+    victim = min(dataset_dir.glob("*.arrow"))
+    victim.write_bytes(victim.read_bytes().replace(b"s00000", b"z00000"))
+
+    with pytest.raises(IntegrityError, match=rf"{victim.name} has crc32c \w+ in its bytes") as caught:
+        open_dataset(dataset_dir, verify=verify)[0]
+    assert caught.value.hint == f"Mend it from another copy: datakit sync SRC {dataset_dir} --repair"
 
 
 def test_it_survives_pickling(dataset_dir: Path) -> None:

@@ -130,11 +130,33 @@ def test_damaged_bytes_are_not_handed_out(pairs: Path) -> None:
 
 
 def test_a_damaged_index_is_named(pairs: Path) -> None:
-    """Which of them, and that verify tells more."""
+    """Which of them, and the command that mends it."""
     index = next(pairs / s.index_name for s in read_manifest(pairs).contents.shards)
     index.write_bytes(index.read_bytes()[:100])
 
     for look in (lambda: inspect(pairs), lambda: cat(pairs, "0/img-0000", part="jpg")):
-        with pytest.raises(IntegrityError, match=rf"{index.name}: it is not a datakit index"):
+        with pytest.raises(IntegrityError, match=rf"{index.name} has 100 bytes, the manifest says") as caught:
             look()
+        assert caught.value.hint == f"Mend it from another copy: datakit sync SRC {pairs} --repair"
     assert entry_of(index.name, index.read_bytes()) != read_manifest(pairs).member(index.name)
+
+
+def test_a_changed_key_in_an_index_is_not_believed(pairs: Path) -> None:
+    """An index of the right size with one other byte is a whole Arrow file; only the manifest knows better."""
+    index = next(pairs / s.index_name for s in read_manifest(pairs).contents.shards)
+    key = samples_of(pairs)[0].key.encode()
+    index.write_bytes(index.read_bytes().replace(key, b"z" + key[1:]))
+
+    for look in (lambda: inspect(pairs), lambda: cat(pairs, "z" + key[1:].decode(), part="jpg")):
+        with pytest.raises(IntegrityError, match=rf"{index.name} has crc32c \w+ in its bytes 0 to \d+, the manifest"):
+            look()
+
+
+def test_a_file_is_not_called_absent(tmp_path: Path) -> None:
+    """Records that are not packed yet are there; the hint says what makes a dataset of them."""
+    file = write_lines(tmp_path / "raw.jsonl", raw_lines(3))
+
+    for look in (lambda: inspect(file), lambda: cat(file, "a")):
+        with pytest.raises(InputError, match=r"raw\.jsonl is a file, not a dataset's directory") as caught:
+            look()
+        assert caught.value.hint == f"Pack it: datakit pack {file} DEST"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +346,76 @@ def test_damaged_records_are_not_tokenized(tmp_path: Path, model: Path) -> None:
     with pytest.raises(IntegrityError, match=r"sample c0000 of .* has crc32c") as caught:
         tokenize(dataset, tmp_path / "tok", model=model)
     assert caught.value.hint == f"See all damage: datakit verify {dataset}"
+
+
+def test_a_damaged_index_is_not_tokenized(tmp_path: Path, model: Path) -> None:
+    """A key that is not what was packed would stand in a commit that verifies."""
+    dataset = pack_chats(tmp_path, [chat(0)])
+    index = next(dataset.glob("*.arrow"))
+    index.write_bytes(index.read_bytes().replace(b"c0000", b"z0000"))
+
+    with pytest.raises(IntegrityError, match=rf"{index.name} has crc32c \w+ in its bytes") as caught:
+        tokenize(dataset, tmp_path / "tok", model=model)
+    assert (caught.value.exit_code, caught.value.subject) == (4, str(index))
+    assert not (tmp_path / "tok").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            b"{",
+            r"tokenizer\.json is not a tokenizer that can be used: .*EOF while parsing an object at line 1 column 1$",
+        ),
+        (b"{}", r"tokenizer\.json is not a tokenizer that can be used: .+"),
+        (None, r"model holds no tokenizer that can be loaded: it has no tokenizer\.json$"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used_is_said_in_one_sentence(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    """The file and the reason, not the beginning of a library's advice."""
+    file = tiny_tokenizer(tmp_path / "model") / "tokenizer.json"
+    file.unlink() if content is None else file.write_bytes(content)
+
+    with pytest.raises(InputError) as caught:
+        Tokenizer(tmp_path / "model")
+    assert re.search(said, caught.value.message), caught.value.message
+    assert caught.value.hint == "Save the model's fast tokenizer there again"
+
+
+UNREADABLE = """
+import os, sys
+from datakit import NotAllowed
+from datakit.pack.tokenizer import Tokenizer
+Tokenizer(sys.argv[2])  # root imports what others may not read
+if os.getuid() == 0:
+    os.setuid(65534)
+try:
+    Tokenizer(sys.argv[1])
+except NotAllowed as error:
+    print(error.exit_code, error.message)
+"""
+
+
+def test_a_tokenizer_that_may_not_be_read_is_a_matter_of_permission(model: Path) -> None:
+    """Exit code 6 and the file's name."""
+    with tempfile.TemporaryDirectory() as place:  # below pytest's own directories others see nothing
+        os.chmod(place, 0o755)
+        copy = Path(shutil.copytree(model, f"{place}/model"))
+        for path in (copy, *copy.iterdir()):
+            path.chmod(0o755)
+        (copy / "tokenizer.json").chmod(0)
+
+        out = subprocess.run(
+            [sys.executable, "-c", UNREADABLE, str(copy), str(model)],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+
+    assert out.stdout == f"6 {copy}/tokenizer.json: Permission denied\n", out.stderr
 
 
 def test_places_and_settings_that_cannot_be_are_refused(tmp_path: Path, model: Path) -> None:
