@@ -5,16 +5,20 @@ object under `--json`), **stderr is everything that is told on the way** (progre
 sentence with which a command that changes something ends). Progress is drawn on a terminal only: without one, and under
 `NO_COLOR` (https://no-color.org), nothing moves and nothing is coloured; notes and cautions stay, one plain line each.
 
+A terminal that is gone (EIO, after a lost ssh session) ends no work: from then on what is told goes nowhere.
+
 Does not decide what is worth saying: rooms send events, commands choose facts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -60,7 +64,7 @@ class Console:
 
     def on_event(self, event: Event) -> None:
         """Show one event; the listener that commands give to the rooms."""
-        with self._lock:
+        with self._lock, self._terminal_may_leave():
             if isinstance(event, Progress):
                 self._progress(event)
             elif isinstance(event, Note):
@@ -71,11 +75,13 @@ class Console:
 
     def say(self, line: str) -> None:
         """One line for people, on stderr."""
-        self._rich.print(Text(line), soft_wrap=True)
+        with self._terminal_may_leave():
+            self._rich.print(Text(line), soft_wrap=True)
 
     def error(self, message: str, *, hint: str | None = None) -> None:
         """What went wrong and what to do next, on stderr."""
-        self._labelled("error", "bold red", message, hint)
+        with self._terminal_may_leave():
+            self._labelled("error", "bold red", message, hint)
 
     def write(self, text: str) -> None:
         """The result, or a piece of it, on stdout.
@@ -104,9 +110,20 @@ class Console:
 
     def close(self) -> None:
         """Take the progress rows off the screen; may be called twice."""
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
+        bars, self._bars = self._bars, None
+        if bars is not None:
+            with self._terminal_may_leave():
+                bars.stop()
+
+    @contextlib.contextmanager
+    def _terminal_may_leave(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # the descriptor, so that what is still buffered, rich's thread and the interpreter's end have a place too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._err.fileno())
 
     def _labelled(self, label: str, style: str, message: str, hint: str | None) -> None:
         self._rich.print(Text.assemble((f"{label}: ", style), message), soft_wrap=True)

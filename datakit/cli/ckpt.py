@@ -12,6 +12,8 @@ from datakit.cli import frame
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from datakit.settings import Settings
+    from datakit.storage.catalog import Pulled
     from datakit.train.shelf import Held
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory, the --output of a training.")]
@@ -72,29 +74,28 @@ def _add_pull(ckpt: typer.Typer) -> None:
         dry_run: frame.DryRunOption = False,
         json: frame.JsonOption = False,
     ) -> None:
-        """Fetch the newest checkpoint that verifies, if it is newer than what RUN holds."""
+        """Fetch the newest checkpoint that verifies, if it is newer than what RUN holds.
+
+        One that another run made is refused, and so is a RUN that is training.
+        """
         with frame.run("ckpt pull", json=json) as session:
+            from datakit.errors import NotFound
             from datakit.events import Caution
-            from datakit.storage.catalog import commits_at, pull_newest
+            from datakit.storage.catalog import commits_at
             from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint
 
             url = source or _written_back_to(run)
-            here = newest_checkpoint(run / CHECKPOINTS_NAME).path
             settings = session.settings(params)
+            there = commits_at(url, pattern=CHECKPOINT_GLOB, settings=settings.sync, stores=settings.stores)
+            if not there:
+                raise NotFound(f"no checkpoint at {url}", hint="Name the --write-back of a training", subject=url)
+            here = newest_checkpoint(run / CHECKPOINTS_NAME).path
             if dry_run:
-                there = commits_at(url, pattern=CHECKPOINT_GLOB, settings=settings.sync, stores=settings.stores)
                 newer = [name for name in there if here is None or name > here.name]
                 said = f"Would fetch {newer[0]} from {url}" if newer else f"{url} holds nothing newer"
                 session.done({"run": str(run), "source": url, "pulled": None, "newer": newer}, said)
                 return
-            pulled = pull_newest(
-                url,
-                run / CHECKPOINTS_NAME,
-                after=None if here is None else here.name,
-                pattern=CHECKPOINT_GLOB,
-                settings=settings.sync,
-                stores=settings.stores,
-            )
+            pulled = _pull(run, url, here, settings)
             for name, reason in pulled.skipped:
                 session.on_event(Caution(f"{url}/{name} is not valid and is passed over: {reason}"))
             session.done(
@@ -147,6 +148,24 @@ def _written_back_to(run: Path) -> str:
     if not url:
         raise UsageError(f"{run} does not say where it was written back to", hint="Name it with --from URL")
     return str(url)
+
+
+def _pull(run: Path, url: str, here: Path | None, settings: Settings) -> Pulled:
+    """Bring what is newer, while nobody trains there; what another run made is refused."""
+    from datakit.storage.catalog import pull_newest
+    from datakit.storage.disk import exclusive
+    from datakit.train import shelf
+
+    with exclusive(run / shelf.LOCK_NAME, purpose=f"training in {run}"):
+        return pull_newest(
+            url,
+            run / shelf.CHECKPOINTS_NAME,
+            after=None if here is None else here.name,
+            pattern=shelf.CHECKPOINT_GLOB,
+            settings=settings.sync,
+            stores=settings.stores,
+            check=lambda commit: shelf.check_of_run(run, commit),
+        )
 
 
 def _table(held: Sequence[Held]) -> str:

@@ -57,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
         Killed at any moment, the same command goes on from the last checkpoint, here or below the write-back URL, and
         ends with the same bytes as an undisturbed run. A checkpoint of other data, another model or other settings is
-        refused. SIGTERM and Ctrl-C save first.
+        refused. SIGTERM, SIGHUP and Ctrl-C save first.
         """
         with frame.run("train", json=json) as session:
             flags = {

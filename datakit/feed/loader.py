@@ -5,12 +5,14 @@ sample exactly once and gives all ranks the same number of steps, what the tail 
 state is a few integers, counts what was handed out and not what was fetched ahead, and costs the same to load anywhere.
 
 Workers get arrays of sample numbers and give back what `collate` made (torch tensors travel through shared memory).
-They ignore SIGTERM and SIGINT: the trainer decides when they end. Does not decode and does not mix datasets.
+They ignore SIGTERM, SIGHUP and SIGINT: the trainer decides when they end. Does not decode and does not mix datasets.
 """
 
 from __future__ import annotations
 
+import atexit
 import signal
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -253,6 +255,9 @@ class Loader(Generic[T]):
     def _start(self) -> Any:
         from torch.utils.data import DataLoader
 
+        # at exit multiprocessing would send its children SIGTERM, which they ignore, and wait for ever; what is
+        # registered after it is called before it
+        atexit.register(_close, weakref.ref(self))
         return DataLoader(
             self._fetch,  # type: ignore[arg-type]  # any object with __getitem__ is a map-style dataset
             sampler=_Plan(self),
@@ -290,10 +295,15 @@ class _Plan:
         return self._loader.geometry.steps_left(self._loader.cursor.samples)
 
 
+def _close(loader: weakref.ref[Loader[Any]]) -> None:
+    if (living := loader()) is not None:
+        living.close()
+
+
 def _begin_worker(worker: int) -> None:  # noqa: ARG001 -- torch passes the worker's number
     # a preempted machine signals every process: workers that die first would take the trainer's last save with them
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 

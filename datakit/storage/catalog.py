@@ -11,12 +11,12 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, IntegrityError, NotFound, UsageError
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, UsageError
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.moves import SyncSettings, patient
@@ -77,8 +77,18 @@ def pull_newest(
     pattern: str = "step-*",
     settings: SyncSettings | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
+    check: Callable[[Path], None] = lambda _commit: None,
 ) -> Pulled:
     """Bring the newest commit below a place into a directory, under its own name, if it is newer than `after`.
+
+    Args:
+        place: A path or URL.
+        directory: Where it is brought to.
+        after: The newest that is here, or None.
+        pattern: Which names count.
+        settings: How it is moved.
+        stores: Named stores.
+        check: Sees the whole commit before it has its name here; what it raises ends the pull, and nothing stays.
 
     Raises:
         NotFound: The bucket is not there.
@@ -91,7 +101,7 @@ def pull_newest(
         if after is not None and name <= after:
             break
         try:
-            _bring(f"{base}/{name}", Path(directory) / name, settings=settings, stores=stores)
+            _bring(f"{base}/{name}", Path(directory) / name, settings=settings, stores=stores, check=check)
         except (InputError, IntegrityError, UsageError) as error:  # damaged, a member gone, a format of a newer datakit
             skipped.append((name, error.message))
             continue
@@ -101,7 +111,12 @@ def pull_newest(
 
 
 def _bring(
-    source: str, final: Path, *, settings: SyncSettings | None, stores: Mapping[str, StoreOptions] | None
+    source: str,
+    final: Path,
+    *,
+    settings: SyncSettings | None,
+    stores: Mapping[str, StoreOptions] | None,
+    check: Callable[[Path], None],
 ) -> None:
     if final.exists():
         sync(source, final, settings=settings, stores=stores)
@@ -112,6 +127,12 @@ def _bring(
     except (InputError, IntegrityError, UsageError):
         with disk.at_door(arriving):
             disk.remove(arriving)  # nothing of it will ever be whole
+        raise
+    try:
+        check(arriving)
+    except DatakitError:
+        with disk.at_door(arriving):
+            disk.remove(arriving)
         raise
     with disk.at_door(final):
         os.rename(arriving, final)

@@ -8,9 +8,10 @@ before it is used. Does not train and does not talk to object storage: `fetch` i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from datakit.train.shelf import (
     CHECKPOINT_GLOB,
     CHECKPOINTS_NAME,
     LOCK_NAME,
+    QUEUE_NAME,
     checkpoints,
     newest_checkpoint,
     set_aside,
@@ -151,6 +153,30 @@ def _remove_unfinished(directory: Path, whole: Path) -> None:
     for path in directory.glob(f"{_UNFINISHED}{CHECKPOINT_GLOB}*"):
         if path.name.removeprefix(_UNFINISHED)[: len(whole.name)] <= whole.name:
             disk.remove(path)
+
+
+@contextlib.contextmanager
+def leave_nothing(run: Path, *, new: bool) -> Iterator[None]:
+    """Remove a new run directory when the block ends by an error before anything in it is worth going on from.
+
+    Args:
+        run: The run directory; the caller holds its lock.
+        new: Whether this attempt made it.
+    """
+    try:
+        yield
+    except BaseException:
+        if new and not _holds_something(run):
+            disk.remove(run)
+        raise
+
+
+def _holds_something(run: Path) -> bool:
+    """Whether there is more than what an attempt writes before its first step."""
+    if {path.name for path in run.iterdir()} - {LOCK_NAME, RUN_NAME, QUEUE_NAME, CHECKPOINTS_NAME}:
+        return True
+    checkpoints_dir = run / CHECKPOINTS_NAME
+    return any((run / QUEUE_NAME).glob("*.json")) or (checkpoints_dir.is_dir() and any(checkpoints_dir.iterdir()))
 
 
 def check_empty(run: Path) -> None:

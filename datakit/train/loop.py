@@ -32,6 +32,7 @@ from datakit.train.attempt import (
     check_rehearsal,
     check_words,
     identity_of,
+    leave_nothing,
     record_attempt,
     rehearsal_dir,
 )
@@ -94,7 +95,7 @@ def train(
         Refused: Another process trains there, or the state there was written for something else.
         InputError: The dataset is not tokenized, or the model cannot be loaded.
         DatakitError: The loss is not finite.
-        Interrupted: SIGTERM came; the state was saved, the same command continues.
+        Interrupted: SIGTERM or SIGHUP came; the state was saved, the same command continues.
         KeyboardInterrupt: Ctrl-C came; the state was saved.
 
     Example:
@@ -111,8 +112,8 @@ def train(
     check_tokenized(data)
     Geometry(len(data), recipe.samples_per_step, tail=recipe.tail).normal(Cursor())
     upload = Upload(write_back, run=run, stores=stores, on_event=on_event)
-    disk.make_dirs(run)
-    with disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), listen(at_once=True) as stop, upload:
+    lock, left = disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), leave_nothing(run, new=not run.exists())
+    with lock, left, listen(at_once=True) as stop, upload:
         if smoke:
             _clear_rehearsal(run)
         training = _Training(data=data, base=base, run=run, recipe=recipe, upload=upload, on_event=on_event)

@@ -88,6 +88,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
         MissingExtra: transformers or torch is not installed.
     """
     try:
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
     except ImportError:
@@ -101,7 +102,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
             dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[chosen_precision(precision, device)],
             attn_implementation="sdpa",
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InputError(f"{base.path} cannot be loaded as a causal model: {error}", subject=str(base.path)) from error
     return model.to(device)
 

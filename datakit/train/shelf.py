@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import DatakitError, NotFound
+from datakit.errors import DatakitError, NotFound, Refused
 from datakit.storage import disk
 from datakit.storage.commit import Newest, newest, read_manifest, verify_commit
 from datakit.storage.writeback import WriteBack
+from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
 
 CHECKPOINTS_NAME = "checkpoints"
 ADAPTER_DIR = "adapter"
@@ -119,6 +120,30 @@ def _look_at(path: Path, states: WriteBack, *, quick: bool) -> Held:
 def newest_checkpoint(directory: Path) -> Newest:
     """The newest checkpoint that verifies, and newer ones that do not, each with the reason."""
     return newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
+
+
+def check_of_run(run: Path, checkpoint: Path) -> None:
+    """See that a checkpoint was made by the run that lies at `run`; a directory that holds no run yet takes any.
+
+    Raises:
+        Refused: Another run made it, or it is of other data or another base model.
+    """
+    here = read_run(run)
+    if not here or not (checkpoint / LINEAGE_NAME).is_file():
+        return
+    made, identity = read_lineage(checkpoint), here.get("identity", {})
+    facts = [
+        ("run", made["run"], run.resolve().name if made["run"] == run.resolve().name else here.get("name")),
+        ("data", made["data"]["layout_digest"], identity.get("data", {}).get("layout_digest")),
+        ("base model", made["base_model"]["digest"], identity.get("base_model", {}).get("digest")),
+    ]
+    for what, theirs, ours in facts:
+        if ours is not None and theirs != ours:
+            raise Refused(
+                f"the checkpoint is of another run: its {what} is {theirs:.20}, that of {run} is {ours:.20}",
+                hint="Name a directory of its own for it, as RUN",
+                subject=str(run),
+            )
 
 
 def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:

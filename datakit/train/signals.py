@@ -1,6 +1,7 @@
 """signals: how the world outside asks a training to stop, and how it is heard.
 
-SIGTERM (a reclaimed machine, a scheduler) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step;
+SIGTERM (a reclaimed machine, a scheduler), SIGHUP (a terminal or ssh session that is gone; not under `nohup`, where it
+is ignored) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step;
 the run is then saved and ends with exit code 75 or 130. A second SIGINT ends it at once, without saving. Where there is
 nothing to save yet, while a model is loaded or a checkpoint fetched, the first one ends the run at once. Inside a DVC
 stage the kernel is asked for SIGTERM when the parent dies, because dvc forwards no signal (measured with dvc 3.67.1).
@@ -60,7 +61,7 @@ class StopRequest:
 
         Raises:
             KeyboardInterrupt: It was Ctrl-C.
-            Interrupted: It was SIGTERM.
+            Interrupted: It was SIGTERM or SIGHUP.
         """
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
@@ -69,7 +70,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def listen(env: Mapping[str, str] = os.environ, *, at_once: bool = False) -> Iterator[StopRequest]:
-    """Hear SIGTERM and SIGINT for the length of the block.
+    """Hear SIGTERM, SIGHUP and SIGINT for the length of the block.
 
     Args:
         env: Where `DVC_STAGE` tells that a DVC stage runs this process.
@@ -79,7 +80,10 @@ def listen(env: Mapping[str, str] = os.environ, *, at_once: bool = False) -> Ite
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request.hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup: the user wants it to go on
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, request.hear) for number in numbers}
     if env.get("DVC_STAGE"):
         end_with_parent()
     try:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
 from datakit.storage.commit import commit, verify_commit
+from datakit.storage.disk import exclusive
+from datakit.train.shelf import LOCK_NAME
 from support.cli import datakit
 
 
@@ -53,3 +58,50 @@ def test_a_damaged_newest_is_passed_over_with_the_reason(clean_room: Path) -> No
 
     assert answer.json["result"]["pulled"] == "step-00000010"
     assert "cold/step-00000020 is not valid and is passed over" in answer.json["cautions"][0]["message"]
+
+
+def test_a_pull_from_where_nothing_is_is_an_error(clean_room: Path) -> None:
+    """A mistyped URL is not a run without news."""
+    (clean_room / "empty").mkdir()
+
+    for place in ("empty", "none"):
+        for more in ((), ("--dry-run",)):
+            answer = datakit("ckpt", "pull", "runs/first", "--from", place, *more)
+            assert (answer.code, answer.stderr.splitlines()[0]) == (2, f"error: no checkpoint at {place}")
+    assert not (clean_room / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [("pull", "runs/first", "--from", "cold"), ("prune", "runs/first", "--keep", "1")])
+def test_nothing_is_moved_under_a_training(clean_room: Path, words: tuple[str, ...]) -> None:
+    """While the run's lock is held, checkpoints neither come nor go."""
+    run = clean_room / "runs" / "first"
+    keep_checkpoints(clean_room / "cold", 30)
+    keep_checkpoints(run / "checkpoints", 10, 20)
+
+    with exclusive(run / LOCK_NAME, purpose="training"):
+        answer = datakit("ckpt", *words)
+
+    assert answer.code == 3
+    assert "training in runs/first" in answer.stderr
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000010", "step-00000020"]
+
+
+@pytest.mark.parametrize(
+    ("run", "data", "code"), [("first", "d1", 0), ("second", "d1", 3), ("first", "d2", 3)], ids=["own", "run", "data"]
+)
+def test_a_checkpoint_of_another_run_is_refused(clean_room: Path, run: str, data: str, code: int) -> None:
+    """It would be continued in silence, or end the training that lies here; nothing of it stays."""
+    here = clean_room / "runs" / "first"
+    here.mkdir(parents=True)
+    known = {"data": {"layout_digest": "d1"}, "base_model": {"digest": "m"}}
+    (here / "run.json").write_text(json.dumps({"name": "first", "identity": known}))
+    made = {"schema": 1, "run": run, "data": {"layout_digest": data}, "base_model": {"digest": "m"}}
+    with commit(clean_room / "cold" / "step-00000010", kind="checkpoint", name="step-00000010") as staging:
+        staging.write("lineage.json", json.dumps(made).encode())
+
+    answer = datakit("ckpt", "pull", "runs/first", "--from", "cold")
+
+    assert answer.code == code, answer.stderr
+    assert ("the checkpoint is of another run" in answer.stderr) == (code == 3)
+    kept = [path.name for path in (here / "checkpoints").iterdir()]
+    assert kept == ([] if code else ["step-00000010"])

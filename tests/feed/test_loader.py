@@ -262,13 +262,13 @@ def worker_identity(items: list[Item]) -> int:
 
 
 def test_workers_ignore_the_signals_of_a_preemption(dataset: Dataset) -> None:
-    """SIGTERM and SIGINT to a worker change nothing: the trainer saves first, then ends them."""
+    """SIGTERM, SIGHUP and SIGINT to a worker change nothing: the trainer saves first, then ends them."""
     loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
     worker = next(batches)
 
-    os.kill(worker, signal.SIGTERM)
-    os.kill(worker, signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        os.kill(worker, number)
     rest = list(batches)
     loader.close()
 

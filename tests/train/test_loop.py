@@ -573,6 +573,24 @@ def test_what_is_wrong_from_the_start_leaves_no_run(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_what_fails_before_the_first_step_leaves_no_run(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, there: bool
+) -> None:
+    """A model that cannot be loaded makes no run, nor a queue for one; a directory that was there stays."""
+    model, run = Path(shutil.copytree(base_dir, tmp_path / "model")), tmp_path / "run"
+    for file in model.glob("*.safetensors"):
+        file.write_bytes(b"x")
+    (model / "manifest.json").unlink(missing_ok=True)
+    if there:
+        run.mkdir()
+
+    with pytest.raises(datakit.InputError, match="cannot be loaded"):
+        run_here(tokens_dir, model, run, write_back=str(tmp_path / "cold"))
+
+    assert run.exists() == there
+
+
 def test_a_rehearsal_that_was_killed_while_it_was_cleared_is_cleared_again(
     killer: Killer, tokens_dir: Path, base_dir: Path
 ) -> None:

@@ -17,16 +17,17 @@ from datakit.train.signals import StopRequest, listen
 from support.cli import environment
 
 
-def test_sigterm_is_heard_and_ends_with_the_code_that_says_resumable() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_is_heard_and_ends_with_the_code_that_says_resumable(number: signal.Signals) -> None:
     """The flag is set; raising it gives Interrupted, exit code 75, with the hint."""
     with listen({}) as stop:
         before = bool(stop)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         with pytest.raises(Interrupted, match=r"stopped\. run it again") as error:
             stop.raise_it("stopped", hint="run it again")
 
     assert not before
-    assert stop.signal == signal.SIGTERM
+    assert stop.signal == number
     assert error.value.exit_code == 75
 
 
@@ -39,6 +40,18 @@ def test_ctrl_c_is_heard_and_a_second_one_ends_at_once() -> None:
             stop.raise_it("stopped", hint="")
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_under_nohup_a_hangup_stays_ignored() -> None:
+    """Who ignores SIGHUP wants the run to outlive the terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listen({}) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert not stop
 
 
 def test_the_handlers_of_before_are_put_back() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -382,3 +384,37 @@ def test_a_dry_run_hears_every_option(tokens_dir: Path, base_dir: Path, tmp_path
     assert (plan["run"], plan["steps"], plan["resumes_from"]) == (f"{run}-smoke", 3, None)
     assert (never.code, wrong.code) == (3, 2)
     assert "holds a run already" in never.stderr
+
+
+LEADER = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from datakit.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_a_lost_terminal_saves_first(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """The kernel sends SIGHUP, and each write to the terminal fails from then on: the state is saved all the same."""
+    run = tmp_path / "run"
+    words = tuple(10_000 if word == 6 else word for word in command(tokens_dir, base_dir, run))
+    master, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEADER, *map(str, words)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env=environment({"TERM": "xterm"}),
+    )
+    os.close(terminal)
+    deadline = time.monotonic() + 60
+    while not (run / "checkpoints" / "step-00000002").exists() and time.monotonic() < deadline:
+        if select.select([master], [], [], 0.05)[0]:
+            os.read(master, 65536)
+    os.close(master)
+
+    assert process.wait(60) == 75
+    saved = max((run / "checkpoints").glob("step-*"))
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["step"] == int(saved.name.removeprefix("step-"))
