@@ -34,8 +34,8 @@ bench: $(STAMP) ## Measure against the peers; FULL=1 for all repetitions
 docs: $(STAMP) ## Write the generated parts of docs/ anew
 	@PYTHONPATH=tests $(BIN)/python -m support.docs
 
-clean: ## Remove .venv and what the demo made
-	@rm -rf .venv .demo .bench data models runs dist
+clean: ## Remove .venv and what the demo made; data/raw and runs are yours
+	@rm -rf .venv .demo .bench dist data/packed data/tokenized data/tier data/*.json models/base models/adapter metrics dvc.lock
 
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \

@@ -95,10 +95,10 @@ $ datakit pack raw/chat.jsonl data/chat --split train=90 --split held-out=10
 $ datakit verify data/chat/train
 $ datakit inspect data/chat/train
 $ datakit tokenize data/chat/train data/tokens --model models/base --seq-len 256
-$ datakit sync data/tokens s3://my-bucket/tokens
-$ datakit sync s3://my-bucket/tokens cache/tokens
+$ datakit sync data/tokens s3://journey/tokens
+$ datakit sync s3://journey/tokens cache/tokens
 $ datakit train cache/tokens --model models/base \\
-    --output runs/first --write-back s3://my-bucket/runs/first
+    --output runs/first --write-back s3://journey/runs/first
 $ datakit lineage runs/first
 $ datakit ckpt ls runs/first
 ```
@@ -111,11 +111,11 @@ def test_the_whole_journey_works_from_the_command_line(
     """From raw records to an adapter and its lineage, command by command, with a store in between."""
     lines = readme.commands(JOURNEY)
     prepare(lines, server, monkeypatch)
-    server.make_bucket("my-bucket")
+    server.make_bucket("journey")
 
     answers = {line: datakit(*readme.words_of(line)[1:]) for line in lines}
 
     assert [(line, answer.stderr) for line, answer in answers.items() if answer.code] == []
     assert (clean_room / "runs" / "first" / "adapter" / "adapter_model.safetensors").exists()
-    published = [key for key in server.keys("my-bucket") if key.endswith("manifest.json")]
+    published = [key for key in server.keys("journey") if key.endswith("manifest.json")]
     assert any(key.startswith("runs/first/") for key in published), published

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from datakit import InputError, Loader, Refused, UsageError, open_dataset
 from datakit.data.order import Cursor
 from datakit.feed.dataset import Dataset, Item
 from datakit.feed.loader import Batch, Ragged, as_bytes
+from support.cli import environment
 from support.tiny import text_samples, write_dataset
 
 COUNT = 31
@@ -313,3 +316,26 @@ def test_torch_pins_our_batches(dataset: Dataset) -> None:
     assert all(tensor.pinned for tensor in tensors)
     assert pinned.keys == batch.keys
     assert bytes(pinned.parts["json"][1]) == bytes(dataset[1].parts["json"])
+
+
+def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
+    """Workers ignore SIGTERM, which is all that multiprocessing sends them at exit: the loader ends them before that."""
+    write_dataset(tmp_path / "data", text_samples(COUNT), per_shard=6)
+    program = (
+        "import sys, datakit\n"
+        "loader = datakit.Loader(datakit.open_dataset(sys.argv[1]), batch_size=4, num_workers=2)\n"
+        "for batch in loader:\n"
+        "    break\n"
+        "print(loader.state_dict()['samples'])\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
