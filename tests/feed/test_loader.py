@@ -319,7 +319,7 @@ def test_torch_pins_our_batches(dataset: Dataset) -> None:
 
 
 def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
-    """Workers ignore SIGTERM, which is all that multiprocessing sends them at exit: the loader ends them before that."""
+    """Workers ignore SIGTERM, which is all that multiprocessing sends at exit: the loader ends them before that."""
     write_dataset(tmp_path / "data", text_samples(COUNT), per_shard=6)
     program = (
         "import sys, datakit\n"
