@@ -46,7 +46,7 @@ class PackSettings:
     Attributes:
         shard_size: Aim for a shard's size, such as `64MiB`. Smaller shards make small changes cheaper to upload, larger
             ones need fewer requests.
-        layout: `stable` keeps small changes small, `sequential` keeps the order of the source, `shuffle` mixes all of it.
+        layout: `stable` keeps small changes small, `sequential` keeps the source's order, `shuffle` mixes all.
         input: What the source holds: `jsonl`, `files` (a sample is the files that share a stem) or `auto`.
         key_field: The field of a JSONL record that names it; a record without it is named by a hash of its bytes.
         splits: Weights of splits, each packed as a dataset of its own; none packs one dataset. The names' order decides
