@@ -18,8 +18,10 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
-# a shell starts what runs in its background with SIGINT ignored, and children inherit that: Ctrl-C would prove nothing
+# a shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and children inherit that: a test of
+# these signals would prove nothing
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _FOREIGN = ("AWS_", "DATAKIT_", "DVC_", "GOOGLE_", "AZURE_", "HF_", "S3_")
 _NAMES = (

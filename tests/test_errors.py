@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_the_extra_named_by_a_missing_extra_exists(pyproject: dict[str, Any]) ->
         for room in rooms()
         for call in calls(room, "MissingExtra")
         for keyword in call.keywords
-        if keyword.arg == "extra" and hasattr(keyword.value, "value")
+        if keyword.arg == "extra" and isinstance(keyword.value, ast.Constant)
     }
 
     assert named

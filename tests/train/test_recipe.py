@@ -6,13 +6,15 @@ import dataclasses
 import math
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit import UsageError
+from datakit.data import order
+from datakit.train import recipe
 from datakit.train.recipe import Recipe
 from support.cli import environment
 
@@ -97,3 +99,8 @@ def test_it_loads_no_heavy_library() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
 
     assert out.stdout.strip() == "[]"
+
+
+def test_its_tails_are_those_of_the_order() -> None:
+    """The names stand twice, because the order's room loads numpy and this one loads nothing."""
+    assert get_args(recipe.TAILS) == get_args(order.Tail)
