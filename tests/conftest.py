@@ -18,8 +18,8 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
-# a shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and children inherit that: a test of
-# these signals would prove nothing
+# a shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP; children inherit that, and a test
+# of these signals would prove nothing
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
