@@ -15,16 +15,33 @@ Source = Annotated[str, typer.Argument(metavar="SRC", help="JSON lines, a folder
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="The dataset's directory; with splits, of all of them.")
 ]
-ShardSize = Annotated[str | None, typer.Option(metavar="SIZE", help="Aim for a shard's size.  [default: 64MiB]")]
+ShardSize = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Aim for a shard's size, or auto.  [default: 64MiB]")
+]
+Edits = Annotated[int | None, typer.Option(metavar="K", help="Scattered edits in a usual change, for auto.")]
 Layout = Annotated[
     str | None,
     typer.Option(metavar="LAYOUT", help="stable: small changes stay small; sequential; shuffle.  [default: stable]"),
 ]
-Input = Annotated[str | None, typer.Option(metavar="KIND", help="jsonl, files (one stem, one sample) or auto.")]
+Parent = Annotated[str | None, typer.Option(metavar="DATASET", help="Keep its samples in the shards they are in.")]
+Input = Annotated[str | None, typer.Option(metavar="KIND", help="jsonl, files, parquet, csv, tar, hf or auto.")]
 KeyField = Annotated[str | None, typer.Option(metavar="FIELD", help="Field that names a JSON record.  [default: id]")]
+Key = Annotated[
+    str | None, typer.Option(metavar="RULE", help="Cut file names at first-dot, last-dot or known extensions.")
+]
+Escape = Annotated[str | None, typer.Option(metavar="RULE", help="percent: write what a key may not hold as %XX.")]
+Bundle = Annotated[int | None, typer.Option(metavar="K", help="JSON lines that share one member of a shard.")]
+Dedupe = Annotated[str | None, typer.Option(metavar="RULE", help="report exact duplicates by content, or drop them.")]
+OnError = Annotated[
+    str | None, typer.Option(metavar="RULE", help="stop, skip or quarantine a record that cannot be packed.")
+]
+MaxErrors = Annotated[int | None, typer.Option(metavar="N", help="Stop when more records are left out.")]
+Index = Annotated[list[str] | None, typer.Option(metavar="READER", help="Also write side files: energon, dali.")]
 Split = Annotated[list[str] | None, typer.Option(metavar="NAME=WEIGHT", help="A split by key; give it once for each.")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="The dataset's name.  [default: DEST's last step]")]
 Workers = Annotated[int | None, typer.Option(metavar="N", help="Processes; the bytes do not depend on it.")]
+Engine = Annotated[str, typer.Option(metavar="ENGINE", help="local processes, or a ray cluster.")]
+Part = Annotated[str | None, typer.Option(metavar="I/N", help="Build share I of 0 to N-1 only, commit nothing.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,12 +52,23 @@ def register(app: typer.Typer) -> None:
         src: Source,
         dest: Destination,
         shard_size: ShardSize = None,
+        expected_edits: Edits = None,
         layout: Layout = None,
+        parent: Parent = None,
         input: Input = None,  # noqa: A002 -- the option's name
         key_field: KeyField = None,
+        key: Key = None,
+        escape: Escape = None,
+        bundle: Bundle = None,
+        dedupe: Dedupe = None,
+        on_error: OnError = None,
+        max_errors: MaxErrors = None,
+        index: Index = None,
         split: Split = None,
         name: Name = None,
         workers: Workers = None,
+        engine: Engine = "local",
+        part: Part = None,
         params: frame.ParamsOption = None,
         dry_run: frame.DryRunOption = False,
         json: frame.JsonOption = False,
@@ -55,9 +83,17 @@ def register(app: typer.Typer) -> None:
 
             flags = {
                 "pack.shard_size": shard_size,
+                "pack.expected_edits": expected_edits,
                 "pack.layout": layout,
                 "pack.input": input,
                 "pack.key_field": key_field,
+                "pack.key": key,
+                "pack.escape": escape,
+                "pack.bundle": bundle,
+                "pack.dedupe": dedupe,
+                "pack.on_error": on_error,
+                "pack.max_errors": max_errors,
+                "pack.index": index or None,
                 "pack.splits": _splits(split),
                 "pack.name": name,
             }
@@ -67,6 +103,9 @@ def register(app: typer.Typer) -> None:
                 dest,
                 settings=settings.pack,
                 workers=workers,
+                engine=engine,  # type: ignore[arg-type]  # pack itself says which there are
+                part=_part(part),
+                parent=parent,
                 stores=settings.stores,
                 on_event=session.on_event,
                 dry_run=dry_run,
@@ -86,6 +125,17 @@ def _splits(words: list[str] | None) -> dict[str, int] | None:
             raise UsageError(f"--split {word} is not NAME=WEIGHT, each name once", hint="Write --split train=95")
         splits[name] = int(weight)
     return splits
+
+
+def _part(word: str | None) -> tuple[int, int] | None:
+    from datakit.errors import UsageError
+
+    if word is None:
+        return None
+    share, sign, shares = word.partition("/")
+    if not sign or not all(number.isascii() and number.isdigit() for number in (share, shares)):
+        raise UsageError(f"--part {word} is not I/N", hint="Write --part 0/4, 1/4, 2/4 and 3/4", subject=word)
+    return int(share), int(shares)
 
 
 def _sentence(result: PackResult) -> str:

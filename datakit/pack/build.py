@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 from datakit.errors import NoSpace, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
-from datakit.pack.cut import PackSettings
+from datakit.pack.cut import AUTO, PackSettings
 from datakit.pack.engines import Engine, cores
 from datakit.pack.planning import PlannedSplit, plan
 from datakit.pack.records import Batch
@@ -116,6 +116,9 @@ def pack(
     *,
     settings: PackSettings | None = None,
     workers: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    part: tuple[int, int] | None = None,
+    parent: str | Path | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
     on_event: OnEvent = ignore,
     dry_run: bool = False,
@@ -127,6 +130,9 @@ def pack(
         dest: The dataset's directory, or with splits the directory of the datasets; new, empty, or packed before.
         settings: How; the defaults suit most datasets.
         workers: Processes; None takes one for each core where there is work for them. The bytes do not depend on it.
+        engine: Where shards are built: `local` processes or a `ray` cluster. The bytes do not depend on it either.
+        part: `(i, n)`, i from 0 to n - 1: build only the i-th of n shares of the shards, and commit nothing.
+        parent: A dataset, its manifest or a URL of one, whose samples stay in the shards that they are in.
         stores: Named stores of the settings.
         on_event: Told how far it is.
         dry_run: Plan and write nothing.
@@ -142,8 +148,10 @@ def pack(
         >>> datakit.pack("raw/chat.jsonl", "data/chat")  # doctest: +SKIP
     """
     settings = settings or PackSettings()
+    _refuse_unready(settings, engine=engine, part=part, parent=parent)
     target = _target(src, dest)
-    sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
+    kind = cast("Literal['auto', 'jsonl', 'files']", settings.input)
+    sources = scan(src, input=kind, fingerprints=False, stores=stores)
     with contextlib.ExitStack() as stack:
         if dry_run:
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "spool"
@@ -156,11 +164,11 @@ def pack(
             spool = stack.enter_context(_own_spool(target))
             # workers start now, to be ready when the plan is
             num_workers = _num_workers(workers, sources.total_bytes)
-            engine = stack.enter_context(Engine(num_workers, rooms=("datakit.pack.build", "pyarrow")))
+            crew = stack.enter_context(Engine(num_workers, rooms=("datakit.pack.build", "pyarrow")))
             local = stack.enter_context(fetched(sources, spool, stores=stores))
             splits = plan(sources, local, dest=target, settings=settings)
             refuse_leftovers(target, splits)
-            datasets = _execute(splits, settings=settings, engine=engine, on_event=on_event)
+            datasets = _execute(splits, settings=settings, engine=crew, on_event=on_event)
     samples = sum(dataset.samples for dataset in datasets)
     return PackResult(
         source=str(src),
@@ -174,6 +182,22 @@ def pack(
         datasets=datasets,
         written=not dry_run,
     )
+
+
+def _refuse_unready(settings: PackSettings, *, engine: str, part: object, parent: object) -> None:
+    asked = {
+        "--engine": engine != "local",
+        "--part": part is not None,
+        "--parent": parent is not None,
+        "--shard-size auto": settings.shard_size == AUTO,
+        **{f"--{name}": settings.to_json().get(name) for name in ("key", "escape", "bundle", "dedupe")},
+        "--on-error": settings.on_error != "stop",
+        "--index": settings.index,
+        f"--input {settings.input}": settings.input not in ("auto", "jsonl", "files"),
+    }
+    for flag, value in asked.items():
+        if value:
+            raise UsageError(f"this version does not know {flag} yet", hint="Leave it out", subject=flag)
 
 
 @dataclass(frozen=True, slots=True)

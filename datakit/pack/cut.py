@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from datakit.errors import UsageError
 from datakit.units import parse_bytes
@@ -36,7 +36,15 @@ ALGORITHM = 1
 REACH_TENTHS = 15
 """How far a boundary has the smallest hash, in tenths of a shard; a group is as long at least, twice on average."""
 
+AUTO = "auto"
+"""The shard size that follows from the dataset's size and what changes of it cost (see `advice`)."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+Layout: TypeAlias = Literal["stable", "sequential", "shuffle"]
+InputKind: TypeAlias = Literal["auto", "jsonl", "files", "parquet", "csv", "tar", "hf"]
+KeyRule: TypeAlias = Literal["first-dot", "last-dot", "known"]
+SideFile: TypeAlias = Literal["energon", "dali"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +52,55 @@ class PackSettings:
     """How records become a dataset.
 
     Attributes:
-        shard_size: Aim for a shard's size, such as `64MiB`. Smaller shards make small changes cheaper to upload, larger
-            ones need fewer requests.
+        shard_size: Aim for a shard's size, such as `64MiB`, or `auto`. Smaller shards make small changes cheaper to
+            upload, larger ones need fewer requests.
         layout: `stable` keeps small changes small, `sequential` keeps the source's order, `shuffle` mixes all.
-        input: What the source holds: `jsonl`, `files` (a sample is the files that share a stem) or `auto`.
+        input: What the source holds: `jsonl`, `files` (a sample is the files that share a stem), `parquet`, `csv`,
+            `tar`, `hf` (a saved `datasets` directory) or `auto`.
         key_field: The field of a JSONL record that names it; a record without it is named by a hash of its bytes.
+        key: Where a file's name is cut into key and part: at the `first-dot`, the `last-dot`, or before the `known`
+            extensions at its end.
+        escape: `percent` writes what a key may not hold as %XX; `none` refuses such keys.
+        bundle: JSON lines that share one member of a shard; None gives each line a member of its own.
+        dedupe: `report` tells exact duplicates by content, `drop` keeps the first of each.
+        on_error: What a record that cannot be packed does: `stop` the pack, `skip` it, or `quarantine` it in a file.
+        max_errors: How many records may be left out by `skip` or `quarantine` before the pack stops all the same.
+        index: Whose side files to write beside the shards: `energon`, `dali`.
+        expected_edits: Scattered edits in a usual change, for `shard_size: auto`.
         splits: Weights of splits, each packed as a dataset of its own; none packs one dataset. The names' order decides
             too, so a renamed split takes other samples.
         name: The dataset's name, which its shards carry; the destination's when None.
     """
 
     shard_size: str | int = "64MiB"
-    layout: Literal["stable", "sequential", "shuffle"] = "stable"
-    input: Literal["auto", "jsonl", "files"] = "auto"
+    layout: Layout = "stable"
+    input: InputKind = "auto"
     key_field: str = "id"
     splits: Mapping[str, int] = field(default_factory=dict)
     name: str | None = None
+    key: KeyRule = "known"
+    escape: Literal["none", "percent"] = "none"
+    bundle: int | None = None
+    dedupe: Literal["report", "drop"] = "report"
+    on_error: Literal["stop", "skip", "quarantine"] = "stop"
+    max_errors: int = 100
+    index: tuple[SideFile, ...] = ()
+    expected_edits: int = 16
 
     def __post_init__(self) -> None:
-        if self.shard_bytes < 1:
+        if self.shard_size != AUTO and self.shard_bytes < 1:
             raise UsageError(f"shard_size must be more than {self.shard_size}", hint="64MiB suits most datasets")
-        if self.layout not in ("stable", "sequential", "shuffle"):
-            raise UsageError(f"{self.layout!r} is not a layout", hint="Choose stable, sequential or shuffle")
-        if self.input not in ("auto", "jsonl", "files"):
-            raise UsageError(f"{self.input!r} is not a kind of input", hint="Choose auto, jsonl or files")
+        for name, (noun, choices) in _CHOICES.items():
+            given = getattr(self, name)
+            for value in given if isinstance(given, tuple) else (given,):
+                if value not in choices:
+                    raise UsageError(f"{value!r} is not {noun}", hint=f"Choose {_either(choices)}", subject=name)
+        if len(set(self.index)) < len(self.index):
+            raise UsageError(f"index names one of {list(self.index)} twice", subject="index")
+        for name, least in (("bundle", 2), ("max_errors", 1), ("expected_edits", 1)):
+            number = getattr(self, name)
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+                raise UsageError(f"{name} must be a whole number of {least} or more, not {number!r}", subject=name)
         for name in (*self.splits, *([self.name] if self.name is not None else [])):
             check_name(name)
         if any(
@@ -79,18 +112,42 @@ class PackSettings:
 
     @property
     def shard_bytes(self) -> int:
-        """The aim for a shard's size in bytes."""
+        """The aim for a shard's size in bytes; `auto` must have been resolved to one (see `advice`)."""
+        assert self.shard_size != AUTO
         return parse_bytes(self.shard_size)
 
     def to_json(self) -> dict[str, Any]:
-        """What a manifest records: what decides which sample lies where, besides the samples and the kind of input."""
+        """What a manifest records: what decides which sample lies where, besides the samples and the kind of input.
+
+        The settings that format 1 began with always stand there; one that came later does where it is not the default,
+        so that a dataset that does without it keeps its digest.
+        """
+        later = {name: getattr(self, name) for name in ("key", "escape", "bundle", "dedupe")}
+        defaults = {one.name: one.default for one in fields(self)}
         return {
             "algorithm": ALGORITHM,
             "layout": self.layout,
             "shard_bytes": self.shard_bytes,
             "key_field": self.key_field,
             "splits": dict(self.splits),
+            **{name: value for name, value in later.items() if value != defaults[name]},
         }
+
+
+_CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "layout": ("a layout", get_args(Layout)),
+    "input": ("a kind of input", get_args(InputKind)),
+    "key": ("a way to cut names", get_args(KeyRule)),
+    "escape": ("a way to escape keys", ("none", "percent")),
+    "dedupe": ("a way to treat duplicates", ("report", "drop")),
+    "on_error": ("a way to treat records that cannot be packed", ("stop", "skip", "quarantine")),
+    "index": ("a reader with side files", get_args(SideFile)),
+}
+"""By setting: what its value is, and which there are."""
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def check_name(name: str) -> None:
@@ -112,7 +169,7 @@ def cut(
     *,
     sizes: npt.NDArray[np.int64],
     target_bytes: int,
-    layout: Literal["stable", "sequential", "shuffle"],
+    layout: Layout,
 ) -> list[npt.NDArray[np.int64]]:
     """Deal samples to shards.
 

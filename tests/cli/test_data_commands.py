@@ -261,3 +261,35 @@ def test_commands_leave_each_others_datasets_alone(raw: Path) -> None:
     assert answer.code == 2
     assert "ds is the dataset that is read" in answer.stderr
     assert tree(Path("ds")) == before
+
+
+@pytest.mark.parametrize("word", ["3", "a/b", "1/", "/2", "-1/2"])
+def test_a_part_is_two_numbers(raw: Path, word: str) -> None:
+    """Anything else than I/N is wrong usage, and the hint shows four good ones."""
+    answer = datakit("pack", "raw.jsonl", "ds", f"--part={word}")
+
+    assert answer.code == 2
+    assert "is not I/N" in answer.stderr
+    assert "0/4, 1/4" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        (["--bundle", "1"], "pack.bundle"),
+        (["--key", "dash"], "pack.key"),
+        (["--escape", "base64"], "pack.escape"),
+        (["--dedupe", "fuzzy"], "pack.dedupe"),
+        (["--on-error", "ignore"], "pack.on_error"),
+        (["--max-errors", "0"], "pack: max_errors"),
+        (["--index", "mds"], "pack.index"),
+        (["--expected-edits", "0"], "pack: expected_edits"),
+    ],
+)
+def test_a_flag_is_a_setting_and_checked_as_one(raw: Path, words: list[str], setting: str) -> None:
+    """A value that cannot be ends the command with 2 and names setting and flag."""
+    answer = datakit("pack", "raw.jsonl", "ds", *words)
+
+    assert answer.code == 2
+    assert setting in answer.stderr
+    assert not Path("ds").exists()

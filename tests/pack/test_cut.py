@@ -202,7 +202,17 @@ def test_scattered_removals_stay_at_the_floor(corpus: tuple[list[str], list[int]
         ({"shard_size": "0"}, "shard_size"),
         ({"shard_size": "lots"}, "not a size"),
         ({"layout": "random"}, "not a layout"),
-        ({"input": "csv"}, "not a kind of input"),
+        ({"input": "xml"}, "not a kind of input"),
+        ({"key": "dash"}, "not a way to cut names"),
+        ({"escape": "base64"}, "not a way to escape"),
+        ({"dedupe": "fuzzy"}, "not a way to treat duplicates"),
+        ({"on_error": "ignore"}, "not a way to treat records"),
+        ({"index": ("mds",)}, "not a reader"),
+        ({"index": ("dali", "dali")}, "twice"),
+        ({"bundle": 1}, "bundle must be a whole number of 2"),
+        ({"bundle": True}, "bundle must be a whole number of 2"),
+        ({"max_errors": 0}, "max_errors must be"),
+        ({"expected_edits": 0}, "expected_edits must be"),
         ({"splits": {"train": 0}}, "whole weights"),
         ({"splits": {"train": True}}, "whole weights"),
         ({"splits": {"a/b": 1}}, "cannot name a dataset"),
@@ -233,3 +243,11 @@ def test_the_manifest_records_what_decides_the_layout() -> None:
         "key_field": "id",
         "splits": {"a": 1},
     }
+
+
+def test_a_setting_that_came_later_is_recorded_where_it_decides_bytes() -> None:
+    """Those of names, bundles and duplicates are; how errors are treated and whose side files are written is not."""
+    later = {"key": "first-dot", "escape": "percent", "bundle": 8, "dedupe": "drop"}
+    settings = PackSettings(**later, on_error="skip", max_errors=3, index=("dali",), expected_edits=2)  # type: ignore[arg-type]  # by name
+
+    assert {name: value for name, value in settings.to_json().items() if name not in PackSettings().to_json()} == later
