@@ -43,6 +43,7 @@ ORDER = [
     "storage/moves",
     "storage/sync",
     "storage/catalog",
+    "storage/view",
     "storage/agent",
     "storage/writeback",
     "pack/records",

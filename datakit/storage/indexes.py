@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from datakit.data.digest import Buffer
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest, ShardEntry
 from datakit.errors import DatakitError, IntegrityError
@@ -28,22 +29,36 @@ def open_index(root: Path, manifest: Manifest, shard: ShardEntry) -> Index:
         IntegrityError: Its bytes are not what the manifest says; the hint is the command that mends it.
         UsageError: It has a format that this version does not read.
     """
-    path = root / shard.index_name
-    data = map_file(path)
+    return parse_index(map_file(root / shard.index_name), manifest, shard, where=str(root))
+
+
+def parse_index(data: Buffer, manifest: Manifest, shard: ShardEntry, *, where: str) -> Index:
+    """The index of a shard from its file's bytes, which are not copied and must outlive it.
+
+    Args:
+        data: The bytes.
+        manifest: The dataset's manifest.
+        shard: The shard, as the manifest lists it.
+        where: The dataset's directory or URL, to be named in a sentence.
+
+    Raises:
+        IntegrityError, UsageError: As `open_index`.
+    """
+    path = f"{where}/{shard.index_name}"
     problem = manifest.member(shard.index_name).difference(data)
     if problem is not None:
-        raise _damaged(f"{path} {problem}", root, path)
+        raise _damaged(f"{path} {problem}", where, path)
     try:
         index = Index.from_buffer(data)
     except IntegrityError as error:
-        raise _damaged(f"{path}: {error.message}", root, path) from None
+        raise _damaged(f"{path}: {error.message}", where, path) from None
     except DatakitError as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=str(path)) from None
+        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=path) from None
     if len(index) != shard.samples:
-        raise _damaged(f"{path} lists {len(index)} samples, the manifest says {shard.samples}", root, path)
+        raise _damaged(f"{path} lists {len(index)} samples, the manifest says {shard.samples}", where, path)
     return index
 
 
-def _damaged(message: str, root: Path, path: Path) -> IntegrityError:
-    hint = f"Mend it from another copy: datakit sync SRC {root} --repair"
-    return IntegrityError(message, hint=hint, subject=str(path))
+def _damaged(message: str, where: str, path: str) -> IntegrityError:
+    hint = f"Mend it from another copy: datakit sync SRC {where} --repair"
+    return IntegrityError(message, hint=hint, subject=path)
