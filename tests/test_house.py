@@ -22,6 +22,7 @@ ORDER = [
     "data/digest",
     "data/keys",
     "data/shard",
+    "data/builder",
     "data/index",
     "data/manifest",
     "data/order",

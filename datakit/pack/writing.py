@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from datakit.data.builder import ShardBuilder
 from datakit.data.digest import Digester, FileEntry, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
-from datakit.data.shard import Row, Sample, ShardBuilder
+from datakit.data.shard import Row, Sample
 from datakit.storage.commit import Staging
 from datakit.storage.disk import at_door, map_file
 
@@ -94,13 +95,16 @@ class Made:
     index: bytes
 
 
-def make_shard(samples: Iterable[Sample], *, dataset: str, write: Callable[[bytes], object]) -> Made:
+def make_shard(
+    samples: Iterable[Sample], *, dataset: str, write: Callable[[bytes], object], bundle: int | None = None
+) -> Made:
     """Put a shard together.
 
     Args:
         samples: The samples, in order.
         dataset: The dataset's name, for the shard's name.
         write: Takes the shard's bytes, about 256 KiB at a time.
+        bundle: Lines that share a member, or None (see `ShardBuilder`).
 
     Raises:
         InputError: A sample cannot be in a shard.
@@ -124,7 +128,7 @@ def make_shard(samples: Iterable[Sample], *, dataset: str, write: Callable[[byte
         digester.update(chunk)
         write(chunk)
 
-    builder = ShardBuilder(hold)
+    builder = ShardBuilder(hold, bundle=bundle)
     for sample in samples:
         builder.add(sample)
     rows = builder.finish()
@@ -135,7 +139,7 @@ def make_shard(samples: Iterable[Sample], *, dataset: str, write: Callable[[byte
     return Made(_named(built, dataset, NAME_DIGITS[0]), index)
 
 
-def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> BuiltShard:
+def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str, bundle: int | None = None) -> BuiltShard:
     """Write a shard to `path`, a name that is free, and its index beside it; `sync_shard` puts them onto the disk.
 
     Raises:
@@ -144,7 +148,7 @@ def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str) -> Built
     """
     with at_door(path):
         with open(path, "xb", buffering=0) as file:
-            made = make_shard(samples, dataset=dataset, write=lambda data: _write_all(file, data))
+            made = make_shard(samples, dataset=dataset, write=lambda data: _write_all(file, data), bundle=bundle)
         with open(index_name(str(path)), "xb", buffering=0) as file:
             _write_all(file, made.index)
     return made.built

@@ -18,7 +18,6 @@ from datakit.data.shard import (
     END,
     MAX_PART_BYTES,
     Sample,
-    ShardBuilder,
     first_difference,
     header,
     member_bytes,
@@ -140,28 +139,6 @@ def test_a_sample_digest_tells_names_sizes_and_bytes_apart(parts: dict[str, byte
 def test_a_sample_digest_never_changes() -> None:
     """It stands in indexes and content digests, so it is fixed by value."""
     assert sample_digest({"json": b"{}", "txt": b""}).hex() == "66108c00e7a8624119e77bf58efefb90"
-
-
-@pytest.mark.parametrize(
-    ("sample", "said"),
-    [
-        (Sample("a", {}), "no parts"),
-        (Sample("a.b", {"txt": b""}), "first dot"),
-        (Sample("a", {"TXT": b""}), "lower case"),
-        (Sample("k" * 200, {"txt": b""}), "more than a tar"),
-    ],
-)
-def test_what_a_shard_cannot_hold_is_refused_before_a_byte_is_written(sample: Sample, said: str) -> None:
-    """A refused sample leaves no half member behind; the builder goes on."""
-    pieces: list[bytes] = []
-    builder = ShardBuilder(pieces.append)
-
-    with pytest.raises(InputError, match=said):
-        builder.add(sample)
-
-    assert pieces == []
-    builder.add(SOME[1])
-    assert [row.key for row in builder.finish()] == ["a"]
 
 
 def test_a_part_of_8_gib_is_refused() -> None:

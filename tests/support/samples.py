@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from datakit.data.shard import Row, Sample, ShardBuilder
+from datakit.data.builder import ShardBuilder
+from datakit.data.shard import Row, Sample
 
 # letters of several scripts and widths, and the punctuation that file names have; no dot, no slash
 STEM = st.text(st.sampled_from("abcxyzABC019-_ +~é中文ß"), min_size=1, max_size=24).filter(
@@ -31,10 +32,10 @@ SAMPLES = st.lists(
 )
 
 
-def shard_of(samples: Sequence[Sample]) -> tuple[bytes, list[Row]]:
+def shard_of(samples: Sequence[Sample], *, bundle: int | None = None) -> tuple[bytes, list[Row]]:
     """The bytes of a shard and the rows of its index."""
     data = bytearray()
-    builder = ShardBuilder(data.extend)
+    builder = ShardBuilder(data.extend, bundle=bundle)
     for sample in samples:
         builder.add(sample)
     rows = builder.finish()

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from datakit.data.builder import ShardBuilder
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
-from datakit.data.shard import Sample, ShardBuilder
+from datakit.data.shard import Sample
 from datakit.storage.commit import commit, read_manifest
 
 VOCABULARY = 96
