@@ -183,7 +183,7 @@ class Loader(Generic[T]):
             self._cursor = cursor
             yield batch
             if turn != self._turn:
-                raise UsageError("the loader was started anew or moved while this iteration was under way")
+                raise UsageError("the loader was started anew, moved or closed while this iteration was under way")
 
     def state_dict(self) -> dict[str, Any]:
         """The position as JSON: integers and the dataset's digest."""
@@ -222,11 +222,13 @@ class Loader(Generic[T]):
         self._turn += 1
 
     def close(self) -> None:
-        """End the workers; the loader starts new ones when it is used again."""
-        if self._pool is not None:
-            # the DataLoader keeps its workers as long as its iterator lives and has no public way to end them
-            self._pool._iterator = None
-            self._pool = None
+        """End the workers and the loop that is under way; the loader starts new ones when it is used again."""
+        self._turn += 1
+        pool, self._pool = self._pool, None
+        # the DataLoader has no public way to end its workers; dropping its iterator ends them only if nobody else holds
+        # it, as a loop that was left half-way does, and the traceback of an error that came out of one
+        if pool is not None and (running := pool._iterator) is not None:
+            running._shutdown_workers()
 
     def numbers(self, cursor: Cursor) -> Iterator[Numbers]:
         """The sample numbers of each batch of this rank, from a cursor to the end of its epoch."""

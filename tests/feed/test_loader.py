@@ -318,19 +318,32 @@ def test_torch_pins_our_batches(dataset: Dataset) -> None:
     assert bytes(pinned.parts["json"][1]) == bytes(dataset[1].parts["json"])
 
 
+LEAVING = """
+import sys, datakit
+data = datakit.open_dataset(sys.argv[1])
+left, held, closed, failed = (datakit.Loader(data, batch_size=4, num_workers=1) for _ in range(4))
+for batch in left:
+    break
+batches = iter(held)
+next(batches)
+others = iter(closed)
+next(others)
+closed.close()
+try:
+    for batch in failed:
+        raise ValueError
+except ValueError as error:
+    kept = error
+print([loader.state_dict()["samples"] for loader in (left, held, closed, failed)])
+"""
+
+
 def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
-    """Workers ignore SIGTERM, which is all that multiprocessing sends at exit: the loader ends them before that."""
+    """Workers ignore SIGTERM, all that multiprocessing sends at exit; the loader ends them, whoever holds its loop."""
     write_dataset(tmp_path / "data", text_samples(COUNT), per_shard=6)
-    program = (
-        "import sys, datakit\n"
-        "loader = datakit.Loader(datakit.open_dataset(sys.argv[1]), batch_size=4, num_workers=2)\n"
-        "for batch in loader:\n"
-        "    break\n"
-        "print(loader.state_dict()['samples'])\n"
-    )
 
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "data")],
+        [sys.executable, "-c", LEAVING, str(tmp_path / "data")],
         capture_output=True,
         text=True,
         env=environment(),
@@ -338,4 +351,20 @@ def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "[4, 4, 4, 4]\n"), done.stderr
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_closing_a_loader_ends_the_loop_that_is_under_way(dataset: Dataset, workers: int) -> None:
+    """Its workers are gone; a new loop goes on where the old one was."""
+    loader = Loader(dataset, batch_size=4, num_workers=workers, collate=numbers_of)
+    loop = iter(loader)
+    first = next(loop)
+
+    loader.close()
+
+    with pytest.raises(UsageError, match="closed"):
+        next(loop)
+    assert next(iter(loader)) == loader.order.span(0, 4, 8).tolist()
+    assert first == loader.order.span(0, 0, 4).tolist()
+    loader.close()
