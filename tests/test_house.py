@@ -53,6 +53,7 @@ ORDER = [
     "pack/engines",
     "pack/masks",
     "pack/planning",
+    "pack/sidecars",
     "pack/reading",
     "pack/tokenizer",
     "pack/writing",
