@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.keys import key_hash, split_of
+from datakit.data.keys import split_of
 from datakit.data.shard import END
 from datakit.errors import InputError
 from datakit.pack.cut import PackSettings, check_name, cut
-from datakit.pack.records import Batch, Records, list_files, list_lines
+from datakit.pack.listing import list_records
+from datakit.pack.records import Batch, Records
 from datakit.pack.scan import Fetched, Sources
 
 
@@ -70,7 +71,7 @@ def plan(sources: Sources, local: Fetched, *, dest: Path, settings: PackSettings
         InputError: A record cannot be packed, keys are duplicate, or a split gets no record.
     """
     with _without_collector():
-        records = _table(sources, local, settings)
+        records = list_records(sources, local, key_field=settings.key_field)
     if not len(records.keys):
         raise InputError(f"{sources.url} is empty: it holds no records", subject=sources.url)
     name = settings.name if settings.name is not None else dest.name
@@ -105,23 +106,17 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _table(sources: Sources, local: Fetched, settings: PackSettings) -> Records:
-    if sources.kind == "jsonl":
-        return list_lines(local.lines, key_field=settings.key_field)
-    return list_files(local.root, files=((file.name, file.bytes) for file in sources.files))
-
-
 def _plan_shards(records: Records, chosen: npt.NDArray[np.int64], settings: PackSettings) -> tuple[PlannedShard, ...]:
-    hashes = np.array([key_hash(records.keys[position]) for position in chosen.tolist()], np.uint64)
+    hashes = records.keys.hashes()[chosen]
     payload, sizes = records.part_bytes[chosen], records.shard_bytes[chosen]
     planned = []
     for shard in cut(hashes, sizes=sizes, target_bytes=settings.shard_bytes, layout=settings.layout):
         positions = chosen[shard]
-        digests = records.digests(positions)
+        digests = records.signatures(positions) if records.exact else None
         planned.append(
             PlannedShard(
                 batch=records.take(positions),
-                keys=tuple(records.keys[position] for position in positions.tolist()),
+                keys=tuple(records.keys.take(positions)),
                 digests=None if digests is None else tuple(digests),
                 payload_bytes=int(payload[shard].sum()),
                 shard_bytes=int(sizes[shard].sum()) + len(END),

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
+from datakit.data.keys import key_hash
 from datakit.errors import InputError, NotFound, UsageError
-from datakit.pack.records import LineFile
+from datakit.pack.spans import LineFile
 from datakit.storage import disk
 from datakit.storage.retry import Pace, PatientStore
 
@@ -41,11 +42,17 @@ _COPY_BYTES = 2**20
 
 
 class SourceFile(NamedTuple):
-    """A file of a source: its name below the source, its size in bytes, and its md5 or ETag where that is known."""
+    """A file of a source: its name below it, bytes, md5 or ETag where known, and a local one's time of change in ns."""
 
     name: str
     bytes: int
     fingerprint: str | None
+    mtime_ns: int | None = None
+
+    @property
+    def stamp(self) -> int:
+        """A number that tells its version: the time of its change, or a hash of its tag."""
+        return key_hash(str(self.fingerprint)) if self.mtime_ns is None else self.mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,11 @@ class Sources:
     files: tuple[SourceFile, ...]
     requests: int = 0
     single: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in a store."""
+        return is_remote(self.url)
 
     @property
     def total_bytes(self) -> int:
@@ -194,7 +206,7 @@ def _list_local(root: Path, *, fingerprints: bool) -> list[SourceFile]:
     found: list[SourceFile] = []
     with disk.at_door(root):
         if root.is_file():
-            return [SourceFile(root.name, root.stat().st_size, _md5(str(root)) if fingerprints else None)]
+            return [_local_file(root.name, str(root), root.stat(), fingerprints=fingerprints)]
         pending = [str(root)]
         prefix = len(str(root).rstrip("/")) + 1
         while pending:
@@ -205,11 +217,15 @@ def _list_local(root: Path, *, fingerprints: bool) -> list[SourceFile]:
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
                     elif entry.is_file():
-                        md5 = _md5(entry.path) if fingerprints else None
-                        found.append(SourceFile(entry.path[prefix:], entry.stat().st_size, md5))
+                        name = entry.path[prefix:]
+                        found.append(_local_file(name, entry.path, entry.stat(), fingerprints=fingerprints))
                     else:
                         raise InputError(f"{entry.path} is neither a file nor a folder of its own", subject=entry.path)
     return found
+
+
+def _local_file(name: str, path: str, status: os.stat_result, *, fingerprints: bool) -> SourceFile:
+    return SourceFile(name, status.st_size, _md5(path) if fingerprints else None, status.st_mtime_ns)
 
 
 def _md5(path: str) -> str:

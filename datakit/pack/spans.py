@@ -1,0 +1,201 @@
+"""spans: stretches of JSON lines files, each listed by a pure task.
+
+A span is the lines that begin between two bytes of a file, so any cut of a file into spans gives the same lines. A task
+reads its lines once: it sees that each is a JSON object with a usable key, and notes place, size, key hash and digest.
+
+A byte-order mark at a file's start is passed over and said. Line numbers are not kept: a message counts line feeds.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from datakit.data.keys import NAME_BYTES, check_key, key_hash, ustar_name
+from datakit.data.shard import sample_digest
+from datakit.errors import InputError
+from datakit.events import Caution
+from datakit.pack.troubles import Raw, Trouble
+from datakit.storage.disk import at_door
+
+JSON_PART = "json"
+BOM = b"\xef\xbb\xbf"
+DIGEST_BYTES = 16
+
+MAX_LINE_BYTES = 2**32 - 1
+"""A size takes four bytes of the table."""
+
+SPAN_BYTES = 16 * 2**20
+"""Bytes of a file that one task lists: some tenths of a second, and a few megabytes of columns."""
+
+MANY = 10_000
+"""Offenders after which a span is given up: a file of another kind has one a line."""
+
+_COPY_BYTES = 2**20
+
+
+class LineFile(NamedTuple):
+    """A plain JSON lines file on a local disk: the name that messages use, and its path."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A task: the lines that begin between two places of a file; the field that names a record."""
+
+    number: int
+    file: LineFile
+    start: int
+    stop: int
+    key_field: str
+
+
+@dataclass(slots=True)
+class Piece:
+    """The columns of a span's records, and its lines that are none."""
+
+    keys: bytes
+    lengths: npt.NDArray[np.uint8]
+    hashes: npt.NDArray[np.uint64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.uint32]
+    digests: npt.NDArray[np.uint8]
+    troubles: list[Trouble] = field(default_factory=list)
+    remarks: list[Caution] = field(default_factory=list)
+
+
+def spans_of(files: Sequence[LineFile], *, key_field: str) -> list[Span]:
+    """The tasks that list files."""
+    spans = []
+    for number, file in enumerate(files):
+        with at_door(file.path):
+            size = os.stat(file.path).st_size
+        spans += [
+            Span(number, file, start, min(start + SPAN_BYTES, size), key_field) for start in range(0, size, SPAN_BYTES)
+        ]
+    return spans
+
+
+def list_span(span: Span) -> Piece:
+    """List the lines of a span."""
+    keys: list[bytes] = []
+    hashes, offsets, sizes, digests = array("Q"), array("q"), array("I"), bytearray()
+    bad: list[tuple[int, int, InputError]] = []
+    marked = False
+    with at_door(span.file.path), open(span.file.path, "rb", buffering=_COPY_BYTES) as file:
+        offset = _seek_first(file, span.start)
+        for data in file:
+            if offset >= span.stop or len(bad) > MANY:
+                break
+            record, begins = data.removesuffix(b"\n"), offset
+            if not offset and record.startswith(BOM):
+                record, begins, marked = record[len(BOM) :], len(BOM), True
+            if record.strip():
+                try:
+                    key = _key_of(record, span.key_field)
+                except InputError as error:
+                    bad.append((begins, len(record), error))
+                else:
+                    keys.append(key.encode())
+                    hashes.append(key_hash(key))
+                    offsets.append(begins)
+                    sizes.append(len(record))
+                    digests += sample_digest({JSON_PART: record})
+            offset += len(data)
+    return Piece(
+        keys=b"".join(keys),
+        lengths=np.array([len(key) for key in keys], np.uint8),
+        hashes=np.array(hashes, np.uint64),
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.uint32),
+        digests=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES),
+        troubles=_troubles(span.file, bad),
+        remarks=[Caution(f"{span.file.name} begins with a byte-order mark, which is left out")] if marked else [],
+    )
+
+
+def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
+    """Places of records as a person would look them up, `chat.jsonl:12`, by counting line feeds once.
+
+    Args:
+        file: Where they lie.
+        offsets: Where they begin, in ascending order.
+    """
+    found, number, at = [], 1, 0
+    with at_door(file.path), open(file.path, "rb") as opened:
+        for offset in offsets:
+            while at < offset and (data := opened.read(min(offset - at, _COPY_BYTES))):
+                number += data.count(b"\n")
+                at += len(data)
+            found.append(f"{file.name}:{number}")
+    return found
+
+
+def _seek_first(file: BinaryIO, start: int) -> int:
+    """Go to the first line that begins at `start` or later, and give its offset."""
+    if not start:
+        return 0
+    file.seek(start - 1)
+    return start - 1 + len(file.readline())  # the line that an earlier span began
+
+
+def _troubles(file: LineFile, bad: Sequence[tuple[int, int, InputError]]) -> list[Trouble]:
+    return (
+        [
+            Trouble(where, error.message, hint=error.hint, raws=(Raw(file.name, file.path, offset, size),))
+            for where, (offset, size, error) in zip(places(file, [offset for offset, _, _ in bad]), bad, strict=True)
+        ]
+        if bad
+        else []
+    )
+
+
+def _key_of(data: bytes, key_field: str) -> str:
+    if len(data) > MAX_LINE_BYTES:
+        raise InputError(f"a line of {len(data)} bytes, more than {MAX_LINE_BYTES}", hint="Split that record")
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        said = "it has a byte-order mark" if data.startswith(BOM) else str(error).split(":")[0]
+        raise InputError(f"not JSON: {said}", hint="Mend that line, or take it out, and pack again") from None
+    if not isinstance(value, dict):
+        found = _JSON_KINDS.get(type(value), "null")
+        raise InputError(f"{found}, not a JSON object", hint="Write one object a line")
+    key = value.get(key_field)
+    if key is None:
+        return blake2b(data, digest_size=8).hexdigest()
+    return checked_key(key, key_field)
+
+
+def checked_key(value: Any, key_field: str) -> str:
+    """The value of a field as a key.
+
+    Raises:
+        InputError: It cannot name a sample whose part is `json`.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        hint = "Set pack.key_field to another field; one that no record has names records by a hash of their bytes"
+        raise InputError(f"field {key_field} is {value!r:.80}, not a name", hint=hint)
+    key = str(value)
+    try:
+        check_key(key)
+        # bytes of UTF-8 are at most four a letter: most names are told by that alone
+        if 4 * (len(key) + 1 + len(JSON_PART)) > NAME_BYTES:
+            ustar_name(key, JSON_PART)
+    except InputError as error:
+        hint = "Set pack.key_field to another field; one that no record has names records by a hash of their bytes"
+        raise InputError(error.message, hint=hint) from None
+    return key
+
+
+_JSON_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}

@@ -1,0 +1,116 @@
+"""pack/spans: any cut of a file into spans lists the same lines."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datakit.data.keys import key_hash
+from datakit.data.shard import sample_digest
+from datakit.pack.spans import LineFile, Piece, Span, list_span, places, spans_of
+
+LINES = st.lists(
+    st.sampled_from([b"", b" ", b"no", b'{"id": "k%d"}', b'{"t": "%d"}\r', b"\xef\xbb\xbf{}"]), max_size=12
+)
+
+
+def columns(pieces: list[Piece]) -> list[object]:
+    """What pieces hold, joined."""
+    return [
+        b"".join(piece.keys for piece in pieces),
+        *[
+            [value for piece in pieces for value in getattr(piece, name).tolist()]
+            for name in ("lengths", "hashes", "offsets", "sizes", "digests")
+        ],
+        [trouble for piece in pieces for trouble in piece.troubles],
+        [remark for piece in pieces for remark in piece.remarks],
+    ]
+
+
+@given(LINES, st.booleans(), st.lists(st.integers(0, 200), max_size=6))
+def test_any_cut_into_spans_gives_the_same_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], end: bool, cuts: list[int]
+) -> None:
+    """Borders inside lines, at line feeds, several in one line; troubles with their true line numbers."""
+    path = tmp_path_factory.mktemp("spans") / "x.jsonl"
+    data = b"\n".join(line % number if b"%d" in line else line for number, line in enumerate(lines)) + b"\n" * end
+    path.write_bytes(data)
+    file = LineFile("x.jsonl", str(path))
+    borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+
+    whole = columns([list_span(Span(0, file, 0, len(data), "id"))])
+    pieces = columns([list_span(Span(0, file, a, b, "id")) for a, b in itertools.pairwise(borders)])
+
+    if data:
+        assert pieces == whole
+
+
+def test_a_span_notes_what_a_record_is(tmp_path: Path) -> None:
+    """Key, its hash, place, size and digest of the bytes."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\n{"id": 5}\n{"id": "b"}')
+
+    piece = list_span(Span(0, LineFile("x", str(path)), 0, 100, "id"))
+
+    assert (piece.keys, piece.lengths.tolist()) == (b"5b", [1, 1])
+    assert piece.hashes.tolist() == [key_hash("5"), key_hash("b")]
+    assert (piece.offsets.tolist(), piece.sizes.tolist()) == ([1, 11], [9, 11])
+    assert [bytes(row) for row in piece.digests] == [
+        sample_digest({"json": b'{"id": 5}'}),
+        sample_digest({"json": b'{"id": "b"}'}),
+    ]
+
+
+def test_spans_cover_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of each file, an empty file none."""
+    monkeypatch.setattr("datakit.pack.spans.SPAN_BYTES", 10)
+    files = []
+    for name, size in (("a", 25), ("b", 0), ("c", 10)):
+        (tmp_path / name).write_bytes(b"x" * size)
+        files.append(LineFile(name, str(tmp_path / name)))
+
+    spans = spans_of(files, key_field="id")
+
+    assert [(span.number, span.start, span.stop) for span in spans] == [
+        (0, 0, 10),
+        (0, 10, 20),
+        (0, 20, 25),
+        (2, 0, 10),
+    ]
+
+
+def test_a_line_of_50_mb_is_a_record(tmp_path: Path) -> None:
+    """It spans several spans, and belongs to the one that it begins in."""
+    path = tmp_path / "x.jsonl"
+    long = b'{"id": "long", "t": "' + b"x" * 50_000_000 + b'"}'
+    path.write_bytes(b'{"id": "a"}\n' + long + b'\n{"id": "b"}\n')
+    spans = spans_of([LineFile("x.jsonl", str(path))], key_field="id")
+
+    pieces = [list_span(span) for span in spans]
+
+    assert [piece.keys for piece in pieces] == [b"along", b"", b"b"]
+    assert np.concatenate([piece.sizes for piece in pieces]).tolist() == [11, len(long), 11]
+
+
+def test_places_are_counted_in_one_pass(tmp_path: Path) -> None:
+    """The number of line feeds before a record, and one."""
+    (tmp_path / "x").write_bytes(b"a\n\nbc\nd")
+
+    assert places(LineFile("x", str(tmp_path / "x")), [0, 2, 3, 3, 6]) == ["x:1", "x:2", "x:3", "x:3", "x:4"]
+
+
+def test_a_file_of_another_kind_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million messages help nobody."""
+    monkeypatch.setattr("datakit.pack.spans.MANY", 5)
+    path = tmp_path / "x"
+    path.write_bytes(b"no json\n" * 1000)
+
+    piece = list_span(Span(0, LineFile("x", str(path)), 0, 8000, "id"))
+
+    assert len(piece.troubles) == 6
+    assert piece.troubles[-1].where == "x:6"
