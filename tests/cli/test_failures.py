@@ -92,7 +92,7 @@ def test_a_record_that_is_not_json(raw: Path) -> None:
 
     code, words = told(answer)
     assert code == 1
-    assert words.startswith("error: raw.jsonl:51 is not JSON: ")
+    assert words.startswith("error: raw.jsonl:51: not JSON: ")
     assert words.endswith("\nhint: Mend that line, or take it out, and pack again\n")
     assert names(raw.parent) == {"raw.jsonl"}
 

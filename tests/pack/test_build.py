@@ -300,7 +300,7 @@ def test_gzipped_lines_give_the_same_dataset(tmp_path: Path) -> None:
     (tmp_path / "packed" / "a.jsonl.gz").write_bytes(gzip.compress(b"{}\nnonsense\n"))
 
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    with pytest.raises(InputError, match=r"a\.jsonl\.gz:2 is not JSON"):
+    with pytest.raises(InputError, match=r"a\.jsonl\.gz:2: not JSON"):
         small_pack(tmp_path / "packed", tmp_path / "two" / "ds")
     assert visible(tmp_path / "two") == ["ds"]
 
@@ -322,7 +322,7 @@ def test_a_bad_record_leaves_nothing_behind(tmp_path: Path) -> None:
     """The last line of many is no JSON: its number is said, no file is made."""
     raw = write_lines(tmp_path / "raw.jsonl", [*raw_lines(200), b"{"])
 
-    with pytest.raises(InputError, match=r"raw\.jsonl:201 is not JSON"):
+    with pytest.raises(InputError, match=r"raw\.jsonl:201: not JSON"):
         small_pack(raw, tmp_path / "ds")
     assert visible(tmp_path) == ["raw.jsonl"]
 
