@@ -22,6 +22,7 @@ ORDER = [
     "data/digest",
     "data/keys",
     "data/shard",
+    "data/rows",
     "data/builder",
     "data/index",
     "data/manifest",

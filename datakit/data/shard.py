@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from zlib import adler32
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from datakit.data.digest import Buffer
-from datakit.data.keys import split_name, ustar_name
+from datakit.data.keys import NAME_BYTES, split_name, ustar_name
 from datakit.errors import InputError, IntegrityError
 
 BLOCK_BYTES = 512
@@ -43,6 +44,7 @@ _TIME = b"00000000000\0"
 _TYPE_TO_DEVICES = b"0" + bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
 _FIXED_SUM = sum(_BEFORE_SIZE + _TIME + b" " * 8 + _TYPE_TO_DEVICES)
 _CHECKSUM_AT, _CHECKSUM_BYTES = 148, 8
+_HEADER = b"%b" + _BEFORE_SIZE + b"%011o\0" + _TIME + b"%06o\0 " + _TYPE_TO_DEVICES + b"%b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +119,30 @@ def header(key: str, part: str, size: int) -> bytes:
     """
     if size > MAX_PART_BYTES:
         raise InputError(f"{key}.{part} has {size} bytes; a part can have {MAX_PART_BYTES}", subject=key)
-    prefix, name = ustar_name(key, part)
-    size_field = b"%011o\0" % size
-    checksum = _FIXED_SUM + sum(name) + sum(size_field) + sum(prefix)
-    return b"".join((
-        name.ljust(100, b"\0"), _BEFORE_SIZE, size_field, _TIME, b"%06o\0 " % checksum, _TYPE_TO_DEVICES,
-        prefix.ljust(167, b"\0"),
-    ))  # fmt: skip
+    prefix, name = b"", f"{key}.{part}".encode()
+    if len(name) > NAME_BYTES:
+        prefix, name = ustar_name(key, part)
+    checksum = _FIXED_SUM + _sum(name) + _sum(b"%011o" % size) + _sum(prefix)
+    return _HEADER % (name.ljust(NAME_BYTES, b"\0"), size, checksum, prefix.ljust(167, b"\0"))
+
+
+def _sum(field: bytes) -> int:
+    # the low half of Adler-32 (RFC 1950) is one plus the sum, for fields as short as these (modulo 65521), in C
+    return (adler32(field) & 0xFFFF) - 1
 
 
 def sample_digest(parts: Mapping[str, Buffer]) -> bytes:
     """16 bytes that tell a sample's content: xxh3-128 over each part's name, NUL, size (u64, little endian), bytes."""
     digest = xxhash.xxh3_128()
     for part in sorted(parts):
-        digest.update(part.encode() + b"\0" + len(parts[part]).to_bytes(8, "little"))
+        digest.update(digest_prefix(part) + len(parts[part]).to_bytes(8, "little"))
         digest.update(parts[part])
     return digest.digest()
+
+
+def digest_prefix(part: str) -> bytes:
+    """What goes into a sample's digest for a part, before its size and its bytes."""
+    return part.encode() + b"\0"
 
 
 def members(data: Buffer) -> Iterator[Member]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from datakit import IntegrityError, UsageError
 from datakit.data.index import FORMAT_KEY, Index, index_name
 from datakit.data.shard import Part, Row, Sample
+from support.cli import environment
 from support.samples import SAMPLES, shard_of
 
 ROWS = [
@@ -55,6 +59,39 @@ def test_the_same_rows_give_the_same_bytes() -> None:
 
     assert Index.from_rows(list(ROWS)).to_bytes() == data
     assert Index.from_buffer(data).to_bytes() == data
+
+
+@given(SAMPLES)
+def test_the_bytes_are_those_that_arrow_makes_of_python_values(samples: list[Sample]) -> None:
+    """Columns made from buffers write the same file as `pa.array` of the values one by one."""
+    _data, rows = shard_of(samples)
+
+    columns = {"key": pa.array([row.key for row in rows], pa.string())}
+    columns["digest"] = pa.array([row.digest for row in rows], pa.binary(16))
+    for part in sorted({part for row in rows for part in row.parts}):
+        places = [row.parts.get(part) for row in rows]
+        for field, kind in (("offset", pa.int64()), ("size", pa.int64()), ("crc32c", pa.uint32())):
+            columns[f"{part}.{field}"] = pa.array([place and getattr(place, field) for place in places], kind)
+    for field, kind in (("tokens", pa.int32()), ("source", pa.string())):
+        if any(getattr(row, field) is not None for row in rows):
+            columns[field] = pa.array([getattr(row, field) for row in rows], kind)
+    table = pa.table(columns).replace_schema_metadata({FORMAT_KEY: b"1"})
+    assert Index.from_rows(rows).to_bytes() == Index(table).to_bytes()
+
+
+def test_an_index_is_made_without_pandas() -> None:
+    """pa.array would import it where it is installed, and every worker of a pack would pay half a second for it."""
+    script = (
+        "import sys; from datakit.data.index import Index; from datakit.data.shard import Part, Row\n"
+        "rows = [Row('a', b'0' * 16, {'json': Part(512, 3, 7)}, 1), Row('b', b'1' * 16, {}, None, 'x.jsonl')]\n"
+        "index = Index.from_buffer(Index.from_rows(rows).to_bytes())\n"
+        "assert index.rows() == rows and index.keys() == ['a', 'b'] and index.has('json').tolist() == [True, False]\n"
+        "sys.exit('pandas' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), check=False, timeout=60)
+
+    assert done.returncode == 0
 
 
 def test_nothing_is_copied() -> None:
