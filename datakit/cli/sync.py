@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from datakit.cli import frame
 
 if TYPE_CHECKING:
+    from datakit.settings import Settings
     from datakit.storage.sync import SyncPlan, SyncResult
 
-Source = Annotated[str, typer.Argument(metavar="SRC", help="Path or URL: a dataset or other commit, a folder, a file.")]
-Destination = Annotated[str, typer.Argument(metavar="DEST", help="Path or URL; a file goes into it if it ends in /.")]
+Source = Annotated[
+    str | None, typer.Argument(metavar="SRC", help="Path or URL: a dataset or other commit, a folder, a file.")
+]
+Destination = Annotated[
+    str | None, typer.Argument(metavar="DEST", help="Path or URL; a file goes into it if it ends in /.")
+]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="VERSION", help="Instead of SRC: dvc.lock:STAGE[:OUT] or FILE.dvc.")
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="VERSION", help="Instead of DEST: into DVC's remote, recorded there.")
+]
+Remote = Annotated[str | None, typer.Option(metavar="R", help="DVC remote, by name or URL.  [default: the project's]")]
 Budget = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes that DEST may hold, such as 500GB.")]
 Delete = Annotated[bool, typer.Option("--delete", help="Delete what DEST holds besides; needs --max-delete.")]
 MaxDelete = Annotated[int | None, typer.Option(metavar="N", help="Delete nothing if more files than this would go.")]
@@ -25,8 +37,11 @@ def register(app: typer.Typer) -> None:
 
     @frame.command(app, "sync", example="datakit sync data/chat/train s3://my-bucket/chat/train")
     def sync(
-        src: Source,
-        dest: Destination,
+        src: Source = None,
+        dest: Destination = None,
+        from_: From = None,
+        to: To = None,
+        remote: Remote = None,
         budget: Budget = None,
         delete: Delete = False,
         max_delete: MaxDelete = None,
@@ -40,26 +55,68 @@ def register(app: typer.Typer) -> None:
 
         A dataset, checkpoint, adapter or model goes member by member and its manifest last, so DEST has all of it or
         none. Other folders and prefixes are compared by size and checksum. Killed or cut, the same command goes on.
+        With --from, SRC is a version that DVC records, and with --to its remote is DEST; neither needs git or dvc.
         """
         with frame.run("sync", json=json) as session:
+            settings = session.settings(params, flags={"sync.concurrency": concurrency})
+            chosen: dict[str, Any] = {"budget": budget, "delete": delete, "max_delete": max_delete, "repair": repair}
+            places = [place for place in (src, dest) if place is not None]
+            _check_words(len(places), from_, to, remote, bounded=any(chosen.values()))
+            if to is not None:
+                _publish(session, places[0], to, remote, settings, dry_run=dry_run)
+                return
             from datakit.storage.sync import plan_sync, run_sync
 
-            settings = session.settings(params, flags={"sync.concurrency": concurrency})
-            plan = plan_sync(
-                src,
-                dest,
-                settings=settings.sync,
-                stores=settings.stores,
-                budget=budget,
-                delete=delete,
-                max_delete=max_delete,
-                repair=repair,
-            )
+            common: dict[str, Any] = {"settings": settings.sync, "stores": settings.stores, **chosen}
+            if from_ is not None:
+                from datakit.version.bring import parse_pointer, plan_bring
+
+                plan = plan_bring(parse_pointer(from_), places[0], remote=remote, **common)
+            else:
+                plan = plan_sync(places[0], places[1], **common)
             if dry_run:
                 session.done(plan, _intention(plan), facts=_plan_facts(plan))
             else:
                 result = run_sync(plan, on_event=session.on_event)
                 session.done(result, _sentence(result), facts=_facts(result))
+
+
+def _check_words(num_places: int, from_: str | None, to: str | None, remote: str | None, *, bounded: bool) -> None:
+    """See that the words on the command line make one sentence."""
+    from datakit.errors import UsageError
+
+    if from_ is not None and to is not None:
+        raise UsageError("--from and --to exclude each other", hint="Use one of them")
+    wanted = "SRC and DEST" if from_ is None and to is None else "DEST alone" if to is None else "SRC alone"
+    if num_places != (2 if wanted == "SRC and DEST" else 1):
+        after = "" if from_ is None and to is None else " after --from" if to is None else " after --to"
+        raise UsageError(f"datakit sync needs {wanted}{after}, not {num_places} places", hint="datakit sync --help")
+    if remote is not None and from_ is None and to is None:
+        raise UsageError("--remote needs --from or --to", hint="datakit sync --help")
+    if to is not None and bounded:
+        message = "--budget, --delete and --repair do not go with --to"
+        raise UsageError(message, hint="What lies in DVC's remote is shared by all versions; dvc gc removes from it")
+
+
+def _publish(
+    session: frame.Session, src: str, to: str, remote: str | None, settings: Settings, *, dry_run: bool
+) -> None:
+    """`--to`."""
+    from pathlib import Path
+
+    from datakit.units import format_bytes, format_duration
+    from datakit.version.bring import parse_pointer
+    from datakit.version.publish import plan_publish, run_publish
+
+    plan = plan_publish(Path(src), parse_pointer(to), remote=remote, settings=settings.sync, stores=settings.stores)
+    facts: dict[str, object] = {"md5": plan.md5, "files": plan.files, "records": to if plan.records else "nothing new"}
+    what = f"{_files(len(plan.moves))} of {plan.files}, {format_bytes(plan.bytes_to_move)}, to {plan.destination}"
+    if dry_run:
+        session.done(plan, f"Would move {what}", facts=facts)
+        return
+    result = run_publish(plan, on_event=session.on_event)
+    facts |= {"requests": str(result.requests)}
+    session.done(result, f"Moved {what} in {format_duration(result.seconds)}, verified", facts=facts)
 
 
 def _files(count: int) -> str:

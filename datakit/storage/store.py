@@ -331,18 +331,24 @@ class Location:
 
 
 def open_location(
-    place: str | Path, *, stores: Mapping[str, StoreOptions] | None = None, env: Mapping[str, str] | None = None
+    place: str | Path | Location,
+    *,
+    stores: Mapping[str, StoreOptions] | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Location:
     """The place that a path or URL names; nothing is asked of any network yet.
 
     Args:
-        place: A path, `file://...`, `s3://bucket/prefix`, `gs://...`, `az://...`, or `NAME://prefix` for a named store.
+        place: A path, `file://...`, `s3://bucket/prefix`, `gs://...`, `az://...`, or `NAME://prefix` for a named store;
+            a location stays as it is.
         stores: Named stores of the settings.
         env: The environment to find options in; the process's own when not given.
 
     Raises:
         UsageError: Another scheme, or a URL without a bucket.
     """
+    if isinstance(place, Location):
+        return place
     text = str(place)
     scheme, separator, rest = text.partition("://")
     if not separator:

@@ -1,0 +1,121 @@
+"""cache: files of a workspace as objects of DVC's local cache, by hard links: no byte is copied and none is hashed.
+
+A cached object shares its inode with the file in the workspace, as with DVC's own `cache.type hardlink`, and like there
+both become read-only, for whoever wrote into one would change the other. datakit replaces files and never writes into
+one that stands. Nothing is linked whose bytes were not verified.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.errors import IntegrityError
+from datakit.storage.commit import verify_file
+from datakit.storage.disk import at_door, hash_file, make_dirs, temporary, write_atomic
+from datakit.version.dvc import Tree, object_key
+from datakit.version.local import Found, find, md5_of
+
+READ_ONLY = 0o444
+"""The mode of DVC's cached objects; one of another mode it hashes again each time (dvc-objects 5.2, `db.py`)."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A file or directory of the workspace, as it was looked at once.
+
+    Attributes:
+        path: Where it is.
+        found: Its files.
+        md5s: Of each, by name.
+        tree: Its list, or None for a file.
+    """
+
+    path: Path
+    found: tuple[Found, ...]
+    md5s: dict[str, str]
+    tree: Tree | None
+
+    @classmethod
+    def of(cls, path: Path) -> Snapshot:
+        """Look at it.
+
+        Raises:
+            NotFound: Nothing is there.
+        """
+        found = tuple(find(path))
+        md5s = {each.name: md5_of(each) for each in found}
+        return cls(path, found, md5s, Tree(md5s) if path.is_dir() else None)
+
+    @property
+    def md5(self) -> str:
+        """Its address."""
+        return self.tree.md5 if self.tree is not None else self.md5s[self.found[0].name]
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(each.bytes for each in self.found)
+
+
+def link_into_cache(snapshot: Snapshot, cache: Path, *, verified: Iterable[str] = ()) -> int | None:
+    """Give the cache what it has not yet of a snapshot; the number of files that were linked.
+
+    Args:
+        snapshot: What to link.
+        cache: DVC's cache, which need not be there.
+        verified: Names whose bytes have been compared with their checksums just now.
+
+    Returns:
+        None where the cache is on another disk, and nothing was done.
+
+    Raises:
+        IntegrityError: A file is not what it was looked at for.
+    """
+    known, count = set(verified), 0
+    for each in snapshot.found:
+        target = cache / object_key(snapshot.md5s[each.name])
+        if target.is_file() and target.stat().st_size == each.bytes:
+            continue
+        if each.name not in known:
+            _verify(each, snapshot.md5s[each.name])
+        if not _link(each.path, target):
+            return None
+        count += 1
+    if snapshot.tree is not None:
+        target = cache / object_key(snapshot.md5)
+        if not target.is_file():
+            make_dirs(target.parent)
+            write_atomic(target, snapshot.tree.to_bytes())
+            target.chmod(READ_ONLY)
+    return count
+
+
+def _verify(found: Found, md5: str) -> None:
+    if found.entry is not None:
+        verify_file(found.path, found.entry)
+    elif (now := hash_file(found.path).md5) != md5:
+        raise IntegrityError(
+            f"{found.path} has changed: its md5 was {md5}, now {now}",
+            hint="Run the same command again",
+            subject=str(found.path),
+        )
+
+
+def _link(path: Path, target: Path) -> bool:
+    with at_door(target):
+        make_dirs(target.parent)
+        beside = temporary(target)
+        try:
+            os.link(os.path.realpath(path), beside)
+        except OSError as error:
+            # another disk; a file system without links; a file with as many as it may have
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                return False
+            raise
+        beside.chmod(READ_ONLY)
+        os.replace(beside, target)
+    return True

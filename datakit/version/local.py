@@ -1,0 +1,148 @@
+"""local: what lies on this disk, in DVC's words: the md5 of a file, the list of a directory, the values of settings.
+
+A commit is not hashed: its manifest says the md5 of each member, and is believed where the size fits (`verify` and the
+loader look at the bytes). Other files are hashed. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datakit.data.digest import FileEntry
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import InputError, NotFound, UsageError
+from datakit.storage.commit import parse_manifest
+from datakit.storage.disk import at_door, hash_file
+from datakit.version.document import read_yaml
+from datakit.version.dvc import Out, Tree
+
+IGNORED = (".dvc", ".git", ".hg")
+"""Folders that DVC leaves out whatever `.dvcignore` says (dvc 3.67.1, `dvc/ignore.py`)."""
+
+MISSING = object()
+"""The value of a setting that a file does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file below a directory.
+
+    Attributes:
+        name: Its path below the directory, with `/`.
+        path: The file.
+        bytes: Its size.
+        entry: What a manifest says of it, or None where none does.
+    """
+
+    name: str
+    path: Path
+    bytes: int
+    entry: FileEntry | None
+
+
+def find(path: Path) -> list[Found]:
+    """The files of a directory that DVC would list, by name; of a file, that file.
+
+    Raises:
+        NotFound: Nothing is there.
+        IntegrityError: A manifest below it is torn.
+    """
+    if path.is_file():
+        return [Found(path.name, path, path.stat().st_size, None)]
+    if not path.is_dir():
+        raise NotFound(f"{path} is not there", subject=str(path))
+    names = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if name not in IGNORED]
+        names += [os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/") for name in files]
+    entries: dict[str, FileEntry] = {}
+    for name in names:
+        if name.rpartition("/")[2] == MANIFEST_NAME:
+            top = name.removesuffix(MANIFEST_NAME)
+            entries.update((top + entry.name, entry) for entry in _members(path / name))
+    found = []
+    for name in sorted(names):
+        size = (path / name).stat().st_size
+        entry = entries.get(name)
+        found.append(Found(name, path / name, size, entry if entry and entry.bytes == size else None))
+    return found
+
+
+def _members(path: Path) -> Iterable[FileEntry]:
+    with at_door(path):
+        data = path.read_bytes()
+    try:
+        return parse_manifest(data, where=str(path)).members
+    except (InputError, UsageError):
+        return ()  # another program's
+
+
+def md5_of(found: Found) -> str:
+    """The file's md5: the manifest's, or by reading it."""
+    return found.entry.md5 if found.entry is not None else hash_file(found.path).md5
+
+
+def tree_of(path: Path) -> Tree:
+    """A directory as DVC sees it now."""
+    return Tree({found.name: md5_of(found) for found in find(path)})
+
+
+def record_of(path: Path, *, written: str) -> Out:
+    """What DVC would record of a file or directory now.
+
+    Args:
+        path: Where it is.
+        written: Its path as the record names it.
+    """
+    found = find(path)
+    total = sum(each.bytes for each in found)
+    if not path.is_dir():
+        return Out(written, md5_of(found[0]), total)
+    return Out(written, Tree({each.name: md5_of(each) for each in found}).md5, total, len(found))
+
+
+def settings_now(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
+    """The values that a params file has under these names now; `MISSING` where it has none.
+
+    Args:
+        path: YAML, JSON or TOML.
+        names: Such as `train` or `train.rank`.
+
+    Returns:
+        None where the file is of another kind (a Python file), or is not there.
+
+    Raises:
+        InputError: It cannot be read as what its name says.
+    """
+    if not path.is_file() or path.suffix not in (".yaml", ".yml", ".json", ".toml"):
+        return None
+    with at_door(path):
+        data = path.read_bytes()
+    try:
+        if path.suffix == ".json":
+            value = json.loads(data)
+        elif path.suffix == ".toml":
+            value = tomllib.loads(data.decode())
+        else:
+            value = read_yaml(data, where=str(path))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read: {error}", subject=str(path)) from None
+    return {name: _at(value, name) for name in names}
+
+
+def _at(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping) and name in value:
+        return value[name]
+    for step in name.split("."):
+        if not isinstance(value, Mapping) or step not in value:
+            return MISSING
+        value = value[step]
+    return value

@@ -1,0 +1,293 @@
+"""tree: a version that DVC keeps, read as if it were a place: names lead to objects of a cache or remote by their md5.
+
+The engine of `sync` and the readers ask it by name; it asks for `files/md5/ab/cdef...`. A chain of digests stands
+behind each byte: dvc.lock names the md5 of the `.dir` object, that names the md5 of `manifest.json`, and the manifest
+names size, sha256, md5 and the crc32c of each 16 MiB of every member. A link that does not fit the next is an error.
+A file for which no manifest speaks is checked by its md5.
+
+Does not write: what DVC keeps under an md5 never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from datakit.data.digest import Buffer
+from datakit.data.manifest import MANIFEST_NAME, Manifest
+from datakit.errors import IntegrityError, NotFound, Refused
+from datakit.storage import etags
+from datakit.storage.access import StoreOptions
+from datakit.storage.answers import changed
+from datakit.storage.commit import parse_manifest
+from datakit.storage.counts import RequestCounts
+from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, joined
+from datakit.storage.retry import Pace
+from datakit.storage.store import Location
+from datakit.version.dvc import Out, Tree, object_key
+from datakit.version.project import DVC_DIR, Pointer, Project, open_remote
+
+T = TypeVar("T")
+
+LOOKS = 16
+"""Objects looked at at once, as many as `sync` has requests under way."""
+
+RETRIES = 6
+"""Tries beyond the first for the `.dir` object; whoever reads on brings a patience of its own."""
+
+
+class TreeStore:
+    """A version as a store; made by `open_tree`.
+
+    Args:
+        url: What it is called in messages: the pointer as it was written.
+        out: What the pointer points at.
+        places: Caches and remotes, asked in turn.
+    """
+
+    def __init__(self, url: str, out: Out, *, places: Sequence[Location]) -> None:
+        self._url = url
+        self._out = out
+        self._places = list(places)
+        self._guard = threading.Lock()
+        self._blobs: dict[str, Blob] = {}
+        self._sizes: dict[str, int] = {}
+        name = Path(out.path).name
+        self.tree = self._read_tree() if out.is_dir else Tree({name: out.md5})
+
+    @property
+    def url(self) -> str:
+        """The pointer."""
+        return self._url
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests made so far, to all places."""
+        return sum((place.store.requests for place in self._places), RequestCounts())
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether the version is a directory."""
+        return self._out.is_dir
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size of a file; its tag is its md5, which the engine compares with the bytes that come."""
+        md5 = self._md5(key)
+        size = self._sizes.get(key)
+        if size is None:
+            size = self._ask(key, lambda place: place.store.head(place.key(object_key(md5))).bytes)
+            self._sizes[key] = size
+        return ObjectInfo(key, size, etags.single(md5))
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """The files below a folder; a request for each file of which no manifest tells the size."""
+        top = f"{prefix}/" if prefix else ""
+        names = [name for name in sorted(self.tree.members) if name.startswith(top)]
+        for name in names:
+            if name.rpartition("/")[2] == MANIFEST_NAME:
+                self._sizes |= self._told_by(name)
+        with ThreadPoolExecutor(LOOKS) as pool:
+            return list(pool.map(self.head, names))
+
+    def fetch(self, key: str) -> Blob:
+        """A small file whole, compared with its md5; asked for once."""
+        with self._guard:
+            blob = self._blobs.get(key)
+        if blob is None:
+            md5 = self._md5(key)
+            blob = Blob(ObjectInfo(key, 0, etags.single(md5)), self._object(key, md5))
+            blob = Blob(ObjectInfo(key, len(blob.data), blob.info.etag), blob.data)
+            with self._guard:
+                self._blobs[key] = blob
+                self._sizes[key] = len(blob.data)
+        return blob
+
+    def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
+        """Bytes of a file; what lies under an md5 has no other version."""
+        md5 = self._md5(key)
+        if etag is not None and not etags.same(etag, md5):
+            raise changed(f"{self._url}/{key}")
+        place = self._holder(key, md5)
+        try:
+            yield from place.store.stream(place.key(object_key(md5)), start=start, stop=stop)
+        except NotFound as error:
+            raise self._absent(key, place, error) from error
+
+    def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
+        """The same, as one."""
+        return joined(self.stream(key, start=start, stop=stop, etag=etag))
+
+    def tags_bytes(self, key: str) -> bool:  # noqa: ARG002 -- the same for every file
+        """Its tags are md5s of bytes, whatever the store's own are."""
+        return True
+
+    def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:  # noqa: ARG002 -- never done
+        """A version is not written to."""
+        raise self._fixed()
+
+    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:  # noqa: ARG002 -- never done
+        """A version is not written to."""
+        raise self._fixed()
+
+    def delete(self, key: str) -> None:  # noqa: ARG002 -- never done
+        """A version is not written to."""
+        raise self._fixed()
+
+    def check(self, manifest: Manifest, *, folder: str = "") -> None:
+        """Compare a manifest of this version with what DVC records.
+
+        Args:
+            manifest: Of a commit.
+            folder: Where in the directory it lies.
+
+        Raises:
+            IntegrityError: Names the first member whose md5 differs or that is missing.
+        """
+        recorded = self.tree.below(folder).members
+        for entry in manifest.members:
+            if (md5 := recorded.get(entry.name)) != entry.md5:
+                where = f"{self._url}/{folder}/{entry.name}".replace("//", "/")
+                told = "is not in DVC's list" if md5 is None else f"has md5 {md5} in DVC's list"
+                raise IntegrityError(
+                    f"{where} {told}, its manifest says {entry.md5}",
+                    hint="Take another revision: this one was recorded while it was being written",
+                    subject=entry.name,
+                )
+
+    def _told_by(self, name: str) -> dict[str, int]:
+        """Sizes of files that a manifest in this version tells, by their names here."""
+        manifest = parse_manifest(self.fetch(name).data, where=f"{self._url}/{name}")
+        folder = name.removesuffix(MANIFEST_NAME)
+        self.check(manifest, folder=folder.rstrip("/"))
+        return {folder + entry.name: entry.bytes for entry in manifest.members}
+
+    def _read_tree(self) -> Tree:
+        name = f"{self._out.path} ({self._out.md5})"
+        data = Pace(retries=RETRIES).call(lambda: self._object(name, self._out.md5))
+        return Tree.from_bytes(data, where=f"{self._url} ({self._out.md5})")
+
+    def _object(self, key: str, md5: str) -> bytes:
+        data = self._ask(key, lambda place: place.store.fetch(place.key(object_key(md5))).data)
+        found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        if found != md5.partition(".")[0]:
+            raise IntegrityError(
+                f"{self._url}: the object of {key} has md5 {found}, not the {md5} of its name",
+                hint="Remove it from the cache or remote, and push it again from a whole copy",
+                subject=key,
+            )
+        return data
+
+    def _holder(self, key: str, md5: str) -> Location:
+        """The place to read a file from: the only one, or the first that has it."""
+        if len(self._places) == 1:
+            return self._places[0]
+
+        def look(place: Location) -> Location:
+            place.store.head(place.key(object_key(md5)))
+            return place
+
+        return self._ask(key, look)
+
+    def _ask(self, key: str, question: Callable[[Location], T]) -> T:
+        for place in self._places:
+            try:
+                return question(place)
+            except NotFound as error:
+                absent = self._absent(key, place, error)
+                if absent is error:
+                    raise
+        asked = " and ".join(place.url for place in self._places)
+        message = f"{self._url}: {key} is not in {asked}"
+        raise NotFound(message, hint="Push it from where it was made: dvc push", subject=key)
+
+    def _absent(self, key: str, place: Location, error: NotFound) -> NotFound:
+        """The error of an object that a place does not have; the very same where its bucket is not there."""
+        if place.path is None and error.subject == place.store.url:
+            return error
+        message = f"{self._url}: {key} is not in {place.url}"
+        return NotFound(message, hint="Push it from where it was made: dvc push", subject=key)
+
+    def _md5(self, key: str) -> str:
+        md5 = self.tree.members.get(key)
+        if md5 is None:
+            raise NotFound(f"{self._url} has no file {key}", subject=f"{self._url}/{key}")
+        return md5
+
+    def _fixed(self) -> Refused:
+        return Refused(f"{self._url} is a version that DVC records, and is not written to", subject=self._url)
+
+
+def open_tree(
+    pointer: Pointer,
+    *,
+    remote: str | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
+    data: bytes | None = None,
+    cache: bool = False,
+    called: str | None = None,
+) -> Location:
+    """The version that a pointer points at, as the place that `sync` takes as its source.
+
+    Args:
+        pointer: Where to look.
+        remote: Name of a remote, or its URL; the project's default when None.
+        stores: Named stores of the settings.
+        data: The bytes of the pointer's file, where they are not those on the disk (a Git revision).
+        cache: Look into the local cache first.
+        called: Its name in messages, when it is not the pointer's.
+
+    Raises:
+        NotFound: The pointer's file, the stage, the output, the remote or an object is not there.
+        IntegrityError: An object is not what its md5 says.
+    """
+    out = pointer.follow(pointer.read() if data is None else data)
+    project = Project.around(pointer.file)
+    places = _places(project, pointer, remote=remote, stores=stores, cache=cache)
+    store = TreeStore(called or str(pointer), out, places=places)
+    return Location(store, "" if store.is_dir else Path(out.path).name)
+
+
+def _places(
+    project: Project | None,
+    pointer: Pointer,
+    *,
+    remote: str | None,
+    stores: Mapping[str, StoreOptions] | None,
+    cache: bool,
+) -> list[Location]:
+    if not cache or project is None:
+        return [remote_of(pointer, remote=remote, stores=stores)]
+    local = [Location(LocalStore(project.cache_dir))] if project.cache_dir.is_dir() else []
+    try:
+        return [*local, remote_of(pointer, remote=remote, stores=stores)]
+    except NotFound:
+        if not local:
+            raise
+        return local
+
+
+def remote_of(
+    pointer: Pointer, *, remote: str | None = None, stores: Mapping[str, StoreOptions] | None = None
+) -> Location:
+    """The remote that a pointer's objects are in.
+
+    Args:
+        pointer: It lies in the project.
+        remote: Name of a remote, or its URL; the project's default when None.
+        stores: Named stores of the settings.
+
+    Raises:
+        NotFound: There is no project around it, or no such remote.
+    """
+    if remote is not None and "://" in remote:
+        return open_remote(remote, stores=stores)
+    project = Project.around(pointer.file)
+    if project is None:
+        where = pointer.file.absolute().parent / DVC_DIR / "config"
+        hint = f"Copy it beside {pointer.file}, or name the remote: --remote s3://BUCKET/PREFIX"
+        raise NotFound(f"{where} is not there, so no remote is known", hint=hint, subject=str(where))
+    return project.remote(remote, stores=stores)
