@@ -40,6 +40,7 @@ from datakit.storage.upload import reads_as
 from datakit.units import format_bytes, parse_bytes
 
 Verb: TypeAlias = Literal["fetch", "put", "keep", "delete"]
+Durability: TypeAlias = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class SyncSettings:
     concurrency: int = 16
     window: str | int = "256MiB"
     retries: int = 6
-    durability: Literal["auto", "always", "never"] = "auto"
+    durability: Durability = "auto"
 
     def __post_init__(self) -> None:
         self.knobs(durable=True)

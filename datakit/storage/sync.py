@@ -128,8 +128,10 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         again = "put" if plan.target.path is None else "fetched"
         on_event(Caution(f"{plan.destination}/{name} is damaged", hint=f"It is {again} again"))
     num_unverified = 0
+    path = plan.target.path
+    if plan.up_to_date and path is not None and (path / NEXT_NAME).is_file():
+        _tidy(plan, path)
     if not plan.up_to_date:
-        path = plan.target.path
         with _with_all_members(plan):
             if path is None:
                 num_unverified = _run_upload(plan, on_event)
@@ -230,7 +232,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
         remove_stale(fetches)
         num_unverified += len(download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes))
     targets = [path / name for name in plan.held.items]
-    remove_leftovers(targets)
+    remove_leftovers([*targets, *(path / name for name in (NEXT_NAME, MANIFEST_NAME) if manifest is not None)])
     if knobs.durable:
         for folder in {target.parent for target in targets}:
             disk.fsync_dir(folder)
@@ -242,6 +244,13 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
         if action.verb == "delete":
             _unlink(path, action.name)
     return num_unverified
+
+
+def _tidy(plan: SyncPlan, path: Path) -> None:
+    """Remove the coming manifest of a run that was killed when it had come already."""
+    with _alone(plan, path), disk.at_door(path):
+        if plan.held.manifest is not None and (path / NEXT_NAME).read_bytes() == plan.held.manifest.to_bytes():
+            (path / NEXT_NAME).unlink()
 
 
 def _unlink(top: Path, name: str) -> None:

@@ -208,7 +208,7 @@ def _check_answer(answer: http.client.HTTPResponse, asked: Asked, *, start: int,
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, BlockingIOError)):  # the kernel's own time-out is said by EAGAIN (socket(7))
         return "time-out"
     if isinstance(error, ConnectionRefusedError):
         return "no connection"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 from hypothesis import given
@@ -19,10 +20,20 @@ def test_subtraction_undoes_addition(one: RequestCounts, other: RequestCounts) -
     assert one + other - other == one
 
 
-@given(counts)
-def test_the_total_counts_requests_and_no_bytes(one: RequestCounts) -> None:
-    """Five classes of requests; bytes are priced apart."""
-    assert one.total == one.get + one.head + one.put + one.list + one.delete
+CLASSES = [field.name for field in dataclasses.fields(RequestCounts) if not field.name.startswith("bytes_")]
+
+
+@given(counts, st.sampled_from(CLASSES))
+def test_a_request_of_any_class_adds_one_to_the_total(one: RequestCounts, name: str) -> None:
+    """Whatever was counted before; a class that is added later counts too."""
+    assert (one + RequestCounts(**{name: 1})).total == one.total + 1
+
+
+@given(counts, numbers, numbers)
+def test_the_total_counts_no_bytes(one: RequestCounts, came: int, went: int) -> None:
+    """Bytes are priced apart."""
+    assert (one + RequestCounts(bytes_in=came, bytes_out=went)).total == one.total
+    assert RequestCounts(bytes_in=came, bytes_out=went).total == 0
 
 
 def test_the_words_name_only_what_was_made() -> None:

@@ -9,17 +9,18 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from datakit.data.digest import PART_BYTES
-from datakit.data.manifest import MANIFEST_NAME
+from datakit.data.manifest import MANIFEST_NAME, Kind
 from datakit.errors import InputError, IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, lock_path, read_manifest, verify_commit
-from datakit.storage.moves import SyncSettings
+from datakit.storage.moves import Durability, SyncSettings
 from datakit.storage.sync import sync
 from support.commits import files_below, flip_bit, make_commit, noise
 from support.faulty import Fault, FaultyServer
@@ -279,13 +280,43 @@ def test_two_writers_of_one_destination_exclude_each_other(tmp_path: Path) -> No
         sync(tmp_path / "ds", tmp_path / "copy")
 
 
-@pytest.mark.parametrize("durability", ["always", "never"])
-def test_durability_does_not_change_what_is_there(tmp_path: Path, durability: str) -> None:
-    """Fsync or not, the same files."""
-    make_commit(tmp_path / "ds", MEMBERS, kind="checkpoint")
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files and directories as they are put on the disk."""
+    names: list[str] = []
+    for call in (os.fsync, os.fdatasync):
 
-    sync(tmp_path / "ds", tmp_path / "copy", settings=SyncSettings(durability=durability))  # type: ignore[arg-type]
+        def flush(descriptor: int, call: Callable[[int], None] = call) -> None:
+            names.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+            call(descriptor)
 
+        monkeypatch.setattr(os, call.__name__, flush)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("durability", "kind", "durable"),
+    [
+        ("always", "dataset", True),
+        ("always", "checkpoint", True),
+        ("auto", "checkpoint", True),
+        ("auto", "adapter", True),
+        ("auto", "dataset", False),
+        ("never", "checkpoint", False),
+    ],
+)
+def test_durability_decides_what_is_put_on_the_disk(
+    tmp_path: Path, flushed: list[str], durability: Durability, kind: Kind, durable: bool
+) -> None:
+    """Every member before its name appears, the manifest, and the directories; or nothing. The files are the same."""
+    make_commit(tmp_path / "ds", MEMBERS, kind=kind)
+    flushed.clear()
+
+    sync(tmp_path / "ds", tmp_path / "copy", settings=SyncSettings(durability=durability))
+
+    arriving = {re.sub(r"^\.(.+)\.(tmp-[0-9a-f]{8}|[0-9a-f]{8}\.part)$", r"\1", name) for name in flushed}
+    names = {"a.tar", "a.tar.index.arrow", "empty", "b", MANIFEST_NAME, NEXT_NAME, "copy", "sub"}
+    assert arriving == (names if durable else set())
     assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
 
 
@@ -334,7 +365,7 @@ SYNC = """
 import sys
 from datakit.storage.sync import SyncSettings, sync
 print("begun", flush=True)
-sync(sys.argv[1], sys.argv[2], settings=SyncSettings(concurrency=3))
+sync(sys.argv[1], sys.argv[2], settings=SyncSettings(concurrency=int(sys.argv[3])))
 """
 
 
@@ -346,7 +377,7 @@ def test_killed_anywhere_a_download_continues_and_ends_right(bucket: str, tmp_pa
     clock = random.Random(8)
 
     for _ in range(6):
-        process = start_code(SYNC, f"{bucket}/ds", tmp_path / "copy")
+        process = start_code(SYNC, f"{bucket}/ds", tmp_path / "copy", 3)
         time.sleep(clock.uniform(0.05, 0.5))
         kill(process)
         visible = tmp_path / "copy"
@@ -360,6 +391,23 @@ def test_killed_anywhere_a_download_continues_and_ends_right(bucket: str, tmp_pa
     assert sorted(os.listdir(tmp_path)) == ["copy", "ds"]
 
 
+def test_what_a_kill_leaves_of_a_manifest_goes(tmp_path: Path) -> None:
+    """Its temporaries, of a run killed while it wrote them; and the coming manifest, of one killed when it had come."""
+    make_commit(tmp_path / "ds", {"a": b"1"})
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in (NEXT_NAME, MANIFEST_NAME):
+        (copy / f".{name}.tmp-0123abcd").write_bytes(b"{")
+
+    sync(tmp_path / "ds", copy)
+    after_first = sorted(os.listdir(copy))
+    (copy / NEXT_NAME).write_bytes((copy / MANIFEST_NAME).read_bytes())
+    again = sync(tmp_path / "ds", copy)
+
+    assert after_first == sorted(os.listdir(copy)) == ["a", MANIFEST_NAME]
+    assert again.up_to_date
+
+
 def test_a_killed_download_fetches_only_the_missing_parts(faulty: FaultyServer, tmp_path: Path) -> None:
     """The server stalls on the last part; what came before the kill is not asked for again."""
     members = {"a.tar": noise(4 * PART_BYTES)}
@@ -367,7 +415,7 @@ def test_a_killed_download_fetches_only_the_missing_parts(faulty: FaultyServer, 
     for name, data in files_below(tmp_path / "ds").items():
         faulty.put(f"ds/{name}", data)
     faulty.faults = [Fault("stall", key="ds/a.tar", after=3)]
-    process = start_code(SYNC, f"{faulty.url}/ds", tmp_path / "copy")
+    process = start_code(SYNC, f"{faulty.url}/ds", tmp_path / "copy", 3)
     journal = None
     while journal is None or journal.read_bytes().count(b"\n") < 4:
         journal = next(iter((tmp_path / "copy").glob("*.journal")), None)
@@ -384,23 +432,40 @@ def test_a_killed_download_fetches_only_the_missing_parts(faulty: FaultyServer, 
     assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
 
 
-def test_killed_anywhere_a_publication_is_no_commit_or_a_whole_one(bucket: str, s3: S3Server, tmp_path: Path) -> None:
-    """Kill -9 at random moments of an upload: if the manifest is there, everything is."""
-    members = {f"{number}": noise(200_000, number) for number in range(12)} | {"big": noise(PART_BYTES + 5)}
+@pytest.mark.parametrize(
+    ("method", "name", "after"),
+    [
+        ("PUT", "big", 0),  # the first part
+        ("PUT", "big", 1),  # the second
+        ("POST", "big", 1),  # what makes the parts one object
+        ("PUT", "[0-3]", 0),  # the first small member
+        ("PUT", "[0-3]", 3),  # the last
+        ("PUT", MANIFEST_NAME, 0),
+    ],
+)
+def test_a_publication_killed_at_any_request_is_no_commit_and_goes_on(
+    faulty: FaultyServer, tmp_path: Path, method: str, name: str, after: int
+) -> None:
+    """Kill -9 while a request is under way: no manifest is there, and the next run puts the rest, the manifest last."""
+    members = {f"{number}": noise(2000, number) for number in range(4)} | {"big": noise(PART_BYTES + 5)}
     make_commit(tmp_path / "ds", members)
-    name = bucket.removeprefix("s3://")
-    clock = random.Random(9)
+    faulty.faults = [Fault("hold", method=method, key=f"ds/{name}", after=after)]
+    process = start_code(SYNC, tmp_path / "ds", f"{faulty.url}/ds", 1)
+    while len(faulty.asked(method, f"ds/{name}")) <= after:
+        assert process.poll() is None
+        time.sleep(0.01)
+    kill(process)
+    there = dict(faulty.objects)
+    faulty.log.clear()
 
-    for _ in range(5):
-        process = start_code(SYNC, tmp_path / "ds", f"{bucket}/ds")
-        time.sleep(clock.uniform(0.05, 0.6))
-        kill(process)
-        if f"ds/{MANIFEST_NAME}" in s3.keys(name):
-            break
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
 
-    sync(tmp_path / "ds", f"{bucket}/ds")
-    sync(f"{bucket}/ds", tmp_path / "copy")
-    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+    whole = {f"ds/{name}": data for name, data in files_below(tmp_path / "ds").items()}
+    put_again = {key for verb, key, _ in faulty.log if verb in ("PUT", "POST")}
+    assert f"ds/{MANIFEST_NAME}" not in there
+    assert {key: data for key, (data, _) in there.items()}.items() <= whole.items()
+    assert put_again == whole.keys() - there.keys()
+    assert {key: data for key, (data, _) in faulty.objects.items()} == whole
 
 
 def test_ctrl_c_ends_a_stalled_download_soon_and_cleanly(faulty: FaultyServer, tmp_path: Path) -> None:

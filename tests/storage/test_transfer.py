@@ -128,17 +128,20 @@ def test_without_a_manifest_a_flipped_bit_is_found_by_the_tag(
     assert not (tmp_path / "f").exists()
 
 
+@pytest.mark.parametrize("lane", ["wire", "obstore"])
 def test_a_stalled_body_is_given_up_and_replaced(
-    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: str
 ) -> None:
-    """A server that stops in the middle of a body costs the read time-out, not for ever."""
+    """A server that stops in the middle of a body, and holds the connection for ever, costs the read time-out."""
     monkeypatch.setattr("datakit.storage.store.READ_TIMEOUT_S", 1)
     faulty.put("k", BIG)
     faulty.faults = [Fault("stall")]
 
-    get(lane_store(faulty, "wire"), tmp_path / "f", BIG)
+    get(lane_store(faulty, lane), tmp_path / "f", BIG)
 
     assert (tmp_path / "f").read_bytes() == BIG
+    assert len(faulty.asked("GET")) == 3  # two parts, and the stalled one again
+    assert not faulty.released.is_set()
 
 
 def test_a_cut_body_goes_on_at_its_byte(faulty: FaultyServer, tmp_path: Path) -> None:

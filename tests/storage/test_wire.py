@@ -143,7 +143,7 @@ def test_a_body_that_stalls_is_given_up_after_the_time_out() -> None:
     thread = threading.Thread(target=serve)
     thread.start()
 
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable, match="time-out"):
         read(f"http://127.0.0.1:{listener.getsockname()[1]}/bkt/k", 0, 100, timeout_s=0.3)
 
     thread.join()

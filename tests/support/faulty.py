@@ -23,7 +23,8 @@ Kind = Literal[
     "many",  # 429
     "broken",  # 500
     "cut",  # half of the body, then the connection is closed
-    "stall",  # half of the body, then nothing
+    "stall",  # half of the body, then nothing, until the test ends
+    "hold",  # the request waits, undone, until the test ends
     "flip",  # one bit of the body is wrong
     "shift",  # the range is another one than was asked for
     "whole",  # 200 and the whole object where a range was asked for
@@ -206,6 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.state.log.append((self.command, key, self.headers.get("Range", "")))
             said = [self.path, *(value for name, value in self.headers.items() if name.lower() in CREDENTIALS)]
             self.state.credentials.append(" ".join(said))
+        if fault == "hold":
+            self.state.released.wait()
         if fault == "replace":
             data, _ = self.state.objects[key]
             self.state.put(key, bytes(len(data)))
@@ -267,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
             if fault == "stall":
-                self.state.released.wait(60)
+                self.state.released.wait()
             self.close_connection = True
         else:
             self.wfile.write(body)
