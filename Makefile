@@ -7,6 +7,9 @@ BIN    := .venv/bin
 LOCK   := $(shell { cat requirements.lock; pwd; } | sha256sum | cut -c1-16)
 STAMP  := .venv/.locked-$(LOCK)
 
+# a file's tests run in one process, one after the other; three processes on two cores, because half of a test is waiting
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+
 .PHONY: help setup demo test prove check bench docs clean
 
 help: ## Show what there is to make
@@ -18,10 +21,10 @@ demo: $(STAMP) ## Run the main job: raw records to a trained adapter, on a local
 	@$(BIN)/python pipelines/demo.py
 
 test: $(STAMP) ## Pass the tests
-	@$(BIN)/python -m pytest --durations=10
+	@$(BIN)/python -m pytest $(SPREAD) --durations=10
 
 prove: $(STAMP) ## Pass the longer proofs: kill campaigns, wide property runs
-	@$(BIN)/python -m pytest -m prove -o timeout=1800 --durations=10
+	@$(BIN)/python -m pytest $(SPREAD) -m prove -o timeout=1800 --durations=10
 
 check: $(STAMP) ## Lint, look at the format, check the types
 	@$(BIN)/ruff check .

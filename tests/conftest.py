@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from support.s3server import S3Server, serving
 
 # the same examples on every run, so that a red test stays red and a green one stays green; no time limit an example,
 # because the machine may be busy; no example database, because it would be state outside the test
@@ -37,6 +40,28 @@ _NAMES = (
 )
 
 
+# files that take longest, longest first: begun first, none of them is what the others wait for in the end
+LONG = (
+    "pipelines/test_demo.py",
+    "train/test_loop.py",
+    "train/test_upload.py",
+    "storage/test_sync.py",
+    "test_readme.py",
+    "storage/test_transfer.py",
+    "train/test_step.py",
+    "storage/test_writeback.py",
+    "pack/test_build.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of `LONG`; within a file the order stays, because some tests go on where others ended."""
+    here = Path(__file__).parent
+    rank = {here / name: number for number, name in enumerate(LONG)}
+    assert all(path.is_file() for path in rank), "a file of LONG is not there any more"
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
+
+
 @pytest.fixture(autouse=True)
 def clean_room(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory to work in and an empty home; nothing of the machine's settings reaches the test."""
@@ -49,6 +74,28 @@ def clean_room(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(room)
     return room
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[S3Server]:
+    """A local S3 server: one process for all tests that one process runs."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(server: S3Server, clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, with the environment leading to it."""
+    for name, value in server.env.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture
+def bucket(s3: S3Server, request: pytest.FixtureRequest) -> str:
+    """The URL of a bucket of this test's own, to which the environment leads."""
+    digits = f"{abs(hash(request.node.nodeid)):x}"[:20]
+    return s3.make_bucket(f"bucket-{digits}")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from support import readme
 from support.cli import datakit, environment
 from support.house import ROOT
-from support.s3server import S3Server, serving
+from support.s3server import S3Server
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -22,13 +21,6 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RUN_ELSEWHERE = re.compile(
     r"(git clone|cd|python3 -m venv|\.ci/run|\.venv/bin/(pre-commit|python -m pytest)|dvc (repro|metrics))\b"
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """A local S3 server."""
-    with serving() as running:
-        yield running
 
 
 def test_every_command_of_the_readme_is_one_that_something_runs(pyproject: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from support.cli import Answer, datakit, environment, start
 from support.faulty import Fault, FaultyServer, faulty_server
-from support.s3server import S3Server, serving
+from support.s3server import S3Server
 
 
 def chat(number: int) -> str:
@@ -37,13 +37,6 @@ def packed(raw: Path) -> Path:
     """A dataset of these records."""
     assert datakit("pack", "raw.jsonl", "data").code == 0
     return raw.parent / "data"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """A local S3 server."""
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture

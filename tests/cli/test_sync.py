@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cli import datakit
 from support.commits import files_below, flip_bit, make_commit, noise
-from support.s3server import S3Server, serving
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """A local S3 server."""
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A bucket of this test's own, to which the environment leads."""
-    for name, value in server.env.items():
-        monkeypatch.setenv(name, value)
-    return server.make_bucket(f"cli-{abs(hash(request.node.nodeid)):x}"[:30])
+from support.s3server import S3Server
 
 
 @pytest.fixture

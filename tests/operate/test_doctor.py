@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from datakit import NotFound
 from datakit.operate.doctor import Finding, Machine, Requirement, judge, knock, look
 from datakit.storage.access import StoreOptions
-from support.s3server import S3Server, serving
+from support.s3server import S3Server
 
 GOOD = Machine(
     python="3.11.7",
@@ -214,13 +213,6 @@ def test_a_control_groups_limits_are_read_in_both_versions(
     assert machine.memory_bytes == (
         memory if memory is not None else look(tmp_path, cgroup=tmp_path / "none").memory_bytes
     )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """A local S3 server."""
-    with serving() as running:
-        yield running
 
 
 def options(server: S3Server, url: str | None) -> StoreOptions:

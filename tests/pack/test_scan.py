@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from datakit.pack.build import pack
 from datakit.pack.scan import Sources, fetched, is_remote, scan
 from datakit.storage.store import open_location
 from support.packing import raw_lines, small_pack, tree, write_lines, write_pairs
-from support.s3server import S3Server, serving
 
 
 def names(sources: Sources) -> list[str]:
@@ -137,21 +135,6 @@ def test_a_damaged_gzip_is_named(tmp_path: Path) -> None:
 def test_a_url_of_a_store_is_told_from_a_path(src: str | Path, remote: bool) -> None:
     """By its scheme."""
     assert is_remote(src) == remote
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """An S3 server."""
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """An empty bucket, and an environment that leads to it."""
-    for name, value in server.env.items():
-        monkeypatch.setenv(name, value)
-    return server.make_bucket("b" + hashlib.md5(request.node.name.encode()).hexdigest()[:12])
 
 
 def put(bucket: str, objects: dict[str, bytes]) -> None:

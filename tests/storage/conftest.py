@@ -1,4 +1,4 @@
-"""Servers for the tests of this wing: moto's, one for all tests, and a faulty one for each."""
+"""A faulty server for each test of this wing that asks for one."""
 
 from __future__ import annotations
 
@@ -8,29 +8,6 @@ from pathlib import Path
 import pytest
 
 from support.faulty import FaultyServer, faulty_server
-from support.s3server import S3Server, serving
-
-
-@pytest.fixture(scope="session")
-def moto_server() -> Iterator[S3Server]:
-    """One process for all tests."""
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(moto_server: S3Server, clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server, with the environment leading to it."""
-    for name, value in moto_server.env.items():
-        monkeypatch.setenv(name, value)
-    return moto_server
-
-
-@pytest.fixture
-def bucket(s3: S3Server, request: pytest.FixtureRequest) -> str:
-    """The URL of a bucket of this test's own."""
-    digits = f"{abs(hash(request.node.nodeid)):x}"[:20]
-    return s3.make_bucket(f"bucket-{digits}")
 
 
 @pytest.fixture

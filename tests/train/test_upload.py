@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from datakit.train.recipe import Recipe
 from datakit.train.result import TrainResult
 from support.cli import Answer, datakit, datakit_process, environment, start
 from support.nursery import Nursery
-from support.s3server import S3Server, serving
+from support.s3server import S3Server
 
 FLAGS = ("--steps", 6, "--batch-size", 4, "--learning-rate", 0.01, "--rank", 4)
 PARAMS = "train: {save_every_steps: 2, warmup_steps: 2, dropout: 0.2, keep: 2, threads: 1}\n"
@@ -43,24 +42,6 @@ RECIPE = Recipe(
     threads=1,
 )
 NOBODY = "http://127.0.0.1:9"  # the discard port: nobody listens there
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def s3(server: S3Server, clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    for name, value in server.env.items():
-        monkeypatch.setenv(name, value)
-    return server
-
-
-@pytest.fixture
-def bucket(s3: S3Server, request: pytest.FixtureRequest) -> str:
-    return s3.make_bucket(f"b{abs(hash(request.node.nodeid)):x}"[:24])
 
 
 @pytest.fixture(autouse=True)
@@ -225,7 +206,7 @@ def test_the_command_kills_resumes_and_tells(tokens_dir: Path, base_dir: Path, t
     words = command(tokens_dir, base_dir, run, "--write-back", f"{bucket}/run", "--json")
     process = start(*words)
     while process.poll() is None and not (run / "checkpoints" / "step-00000002").exists():
-        pass
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
@@ -248,7 +229,7 @@ def test_sigterm_ends_the_command_with_75_and_ctrl_c_with_130(tokens_dir: Path, 
         long = tuple(10_000 if word == 6 else word for word in words)
         process = start(*long)
         while process.poll() is None and not (run / "checkpoints" / "step-00000002").exists():
-            pass
+            time.sleep(0.02)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
 
