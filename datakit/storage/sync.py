@@ -129,7 +129,7 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         on_event(Caution(f"{plan.destination}/{name} is damaged", hint=f"It is {again} again"))
     num_unverified = 0
     path = plan.target.path
-    if plan.up_to_date and path is not None and (path / NEXT_NAME).is_file():
+    if plan.up_to_date and path is not None:
         _tidy(plan, path)
     if not plan.up_to_date:
         with _with_all_members(plan):
@@ -247,10 +247,14 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
 
 
 def _tidy(plan: SyncPlan, path: Path) -> None:
-    """Remove the coming manifest of a run that was killed when it had come already."""
-    with _alone(plan, path), disk.at_door(path):
-        if plan.held.manifest is not None and (path / NEXT_NAME).read_bytes() == plan.held.manifest.to_bytes():
-            (path / NEXT_NAME).unlink()
+    """Remove what a run leaves that was killed when all had come: its locks, and the coming manifest."""
+    coming, locks = path / NEXT_NAME, (path / LOCK_NAME, lock_path(path))
+    if not any(file.exists() for file in (coming, *locks)) or any(disk.is_held(lock) for lock in locks):
+        return
+    # somebody else was quicker, or we may not write there: then it stays
+    with contextlib.suppress(Refused, NotAllowed), _alone(plan, path), disk.at_door(path):
+        if plan.held.manifest is not None and coming.is_file() and coming.read_bytes() == plan.held.manifest.to_bytes():
+            coming.unlink()
 
 
 def _unlink(top: Path, name: str) -> None:

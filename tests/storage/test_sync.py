@@ -21,7 +21,7 @@ from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, lock_path, read_manifest, verify_commit
 from datakit.storage.moves import Durability, SyncSettings
-from datakit.storage.sync import sync
+from datakit.storage.sync import LOCK_NAME, sync
 from support.commits import files_below, flip_bit, make_commit, noise
 from support.faulty import Fault, FaultyServer
 from support.process import kill, run_code, start_code
@@ -392,7 +392,7 @@ def test_killed_anywhere_a_download_continues_and_ends_right(bucket: str, tmp_pa
 
 
 def test_what_a_kill_leaves_of_a_manifest_goes(tmp_path: Path) -> None:
-    """Its temporaries, of a run killed while it wrote them; and the coming manifest, of one killed when it had come."""
+    """Its temporaries, of a run killed while it wrote them; its locks and the coming one, if all had come by then."""
     make_commit(tmp_path / "ds", {"a": b"1"})
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -402,10 +402,27 @@ def test_what_a_kill_leaves_of_a_manifest_goes(tmp_path: Path) -> None:
     sync(tmp_path / "ds", copy)
     after_first = sorted(os.listdir(copy))
     (copy / NEXT_NAME).write_bytes((copy / MANIFEST_NAME).read_bytes())
+    for lock in (copy / LOCK_NAME, lock_path(copy)):
+        lock.write_text("4194305\n")
     again = sync(tmp_path / "ds", copy)
 
     assert after_first == sorted(os.listdir(copy)) == ["a", MANIFEST_NAME]
     assert again.up_to_date
+    assert sorted(os.listdir(tmp_path)) == ["copy", "ds"]
+
+
+def test_an_unchanged_place_that_somebody_writes_to_is_left_alone(tmp_path: Path) -> None:
+    """There is nothing to do there: it is no error, and the other's lock and coming manifest stay."""
+    make_commit(tmp_path / "ds", {"a": b"1"})
+    sync(tmp_path / "ds", tmp_path / "copy")
+    (tmp_path / "copy" / NEXT_NAME).write_bytes((tmp_path / "copy" / MANIFEST_NAME).read_bytes())
+
+    with disk.exclusive(tmp_path / "copy" / LOCK_NAME, purpose="writing"):
+        again = sync(tmp_path / "ds", tmp_path / "copy")
+        left = sorted(os.listdir(tmp_path / "copy"))
+
+    assert again.up_to_date
+    assert left == [NEXT_NAME, LOCK_NAME, "a", MANIFEST_NAME]
 
 
 def test_a_killed_download_fetches_only_the_missing_parts(faulty: FaultyServer, tmp_path: Path) -> None:
