@@ -9,7 +9,7 @@ import typer
 from datakit.cli import frame
 
 if TYPE_CHECKING:
-    from datakit.pack.build import PackResult
+    from datakit.pack.result import PackResult
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="JSON lines, a folder of files, or a URL of either.")]
 Destination = Annotated[
@@ -141,11 +141,25 @@ def _part(word: str | None) -> tuple[int, int] | None:
 def _sentence(result: PackResult) -> str:
     from datakit.units import format_bytes, format_count
 
+    if result.part is not None:
+        return _part_sentence(result)
     verb = "Packed" if result.written else "Would pack"
     places = ", ".join(str(dataset.path) for dataset in result.datasets)
     return (
         f"{verb} {format_count(result.records)} records into {format_count(result.shards)} "
         f"shard{'s' if result.shards != 1 else ''} of {format_bytes(result.shard_bytes)} in {places}"
+    )
+
+
+def _part_sentence(result: PackResult) -> str:
+    from datakit.units import format_count
+
+    assert result.part is not None
+    verb = "Would build" if result.dry_run else "Built"
+    return (
+        f"{verb} {format_count(result.built)} of {format_count(result.shards)} shards, part {result.part[0]} of "
+        f"{result.part[1]}; when all parts are built, the same command without --part commits: "
+        f"datakit pack {result.source} {result.dest}"
     )
 
 

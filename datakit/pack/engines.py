@@ -17,10 +17,11 @@ import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from datakit.errors import DatakitError
 
@@ -33,6 +34,9 @@ _START = (
     "sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r}, parent={parent})"
 )
 
+AHEAD = 3
+"""Tasks for each worker that are on their way at once: a slow one does not leave the others without work."""
+
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
 
@@ -40,6 +44,14 @@ _PR_SET_PDEATHSIG = 1
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+class Crew(Protocol):
+    """Who runs tasks: an `Engine` here, or a cluster."""
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Results of the tasks, in their order."""
+        ...
 
 
 class Engine:
@@ -79,12 +91,12 @@ class Engine:
                     pipe.close()
             worker.wait()
 
-    def map(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Results of the tasks, in their order; the first error ends it.
 
         Args:
             function: A function of a module, so that a worker finds it by name.
-            tasks: Values that can be pickled.
+            tasks: Values that can be pickled; each is asked for shortly before its turn, and not kept.
 
         Raises:
             DatakitError: A worker died.
@@ -93,8 +105,14 @@ class Engine:
             yield from map(function, tasks)
             return
         pool = ThreadPoolExecutor(len(self._all))
+        waiting: deque[Future[Result]] = deque()
         try:
-            yield from pool.map(lambda task: self._ask(function, task), tasks)
+            for task in tasks:
+                waiting.append(pool.submit(self._ask, function, task))
+                if len(waiting) >= AHEAD * len(self._all):
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

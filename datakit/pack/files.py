@@ -93,6 +93,10 @@ class Files:
         """16 bytes for each of some: BLAKE2b over name, size and stamp of each of its parts."""
         return self.take(positions).signatures()
 
+    def newest_ns(self, positions: Positions) -> int:
+        """When the last of the files of some was changed, in ns since 1970; 0 where stamps are no times."""
+        return int(self.take(positions).stamps.max(initial=0)) if self.timed else 0
+
     def take(self, positions: Positions) -> FileBatch:
         """Some of them, in this order."""
         counts = np.diff(self.firsts)[positions]

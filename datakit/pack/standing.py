@@ -1,26 +1,27 @@
 """standing: what an earlier run left at a destination, and what of it a new run may keep.
 
-A shard is kept only where its file and its index have the checksums that the old manifest names: a flipped bit would
-otherwise live on under a new manifest. What is damaged is told and made again. Datasets of an earlier pack that a new
-one would leave standing beside its own are refused, because their samples would be in two splits at once.
+A shard is kept only where its file and its index are those that a receipt was written for, untouched, or have the
+checksums that the old manifest names: a flipped bit would otherwise live on under a new manifest. What is damaged is
+told and made again. Datasets of an earlier pack that a new one would leave standing beside its own are refused, because
+their samples would be in two splits at once.
 
 What it does not do: remove or mend anything (a commit replaces what it renews).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.digest import FileEntry
-from datakit.data.index import Index
+from datakit.data.index import Index, index_name
 from datakit.data.manifest import Manifest
 from datakit.data.shard import Row
 from datakit.errors import InputError, NotFound, Refused
 from datakit.events import Caution, OnEvent
 from datakit.pack.planning import PlannedSplit
+from datakit.pack.receipts import Memory, Receipt, task_of
 from datakit.pack.writing import BuiltShard, Totals
 from datakit.storage.commit import read_manifest
 from datakit.storage.disk import map_file
@@ -54,19 +55,98 @@ def kept(standing: Standing | None, final: Path, *, on_event: OnEvent) -> BuiltS
     return standing.built
 
 
-def reusable(previous: Manifest | None, split: PlannedSplit, *, on_event: OnEvent) -> dict[int, BuiltShard]:
-    """The planned shards, by ordinal, that the dataset at the destination has already, byte for byte."""
-    there = {
-        _signature((row.key, row.digest) for row in standing.rows): standing
-        for standing in standing_shards(previous, split.path, on_event=on_event).values()
-    }
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A planned shard that is there already: its receipt, and its file; None for one that stands in the dataset."""
+
+    receipt: Receipt
+    path: Path | None
+
+
+def reusable(
+    previous: Manifest | None, split: PlannedSplit, *, memory: Memory, exact: bool, on_event: OnEvent
+) -> dict[int, Found]:
+    """The planned shards, by ordinal, that need not be built.
+
+    Args:
+        previous: The manifest of the dataset that stands at the split's place, or None.
+        split: What is planned.
+        memory: What earlier packs of this destination remember.
+        exact: Whether a task's name follows from a dataset's index as well (see `Records.exact`).
+        on_event: Told of damage.
+    """
+    look = _Look(previous, split, memory, on_event)
     found = {}
     for ordinal, shard in enumerate(split.shards):
-        if shard.digests is not None:
-            standing = there.get(_signature(zip(shard.keys, shard.digests, strict=True)))
-            if (built := kept(standing, split.path, on_event=on_event)) is not None:
-                found[ordinal] = built
+        if (one := look.remembered(shard.task)) is not None:
+            found[ordinal] = one
+    if exact and len(found) < len(split.shards):
+        unknown = look.unknown()
+        for ordinal, shard in enumerate(split.shards):
+            if ordinal not in found and (standing := unknown.get(shard.task)) is not None:
+                one = look.checked(shard.task, standing, settled=True)
+                if one is not None:
+                    found[ordinal] = one
     return found
+
+
+class _Look:
+    """One look for the shards of a split."""
+
+    def __init__(self, previous: Manifest | None, split: PlannedSplit, memory: Memory, on_event: OnEvent) -> None:
+        self._previous = previous
+        self._split = split
+        self._memory = memory
+        self._on_event = on_event
+        self._known = memory.known()
+        shards = [] if previous is None else previous.contents.shards
+        self._names = {} if previous is None else {previous.member(one.name).sha256: one.name for one in shards}
+
+    def remembered(self, task: str) -> Found | None:
+        """A shard that a receipt speaks of: where it stands, as a killed pack left it, or as a link was kept."""
+        receipt = self._known.get(task)
+        name = None if receipt is None else self._names.get(receipt.built.shard.sha256)
+        if receipt is not None and name is not None and receipt.fits(self._split.path / name):
+            return Found(receipt, None)
+        if (built := self._memory.built(task)) is not None:
+            return Found(*built)
+        if receipt is None:
+            return None
+        if (path := self._memory.kept(receipt)) is not None:
+            return Found(receipt, path)
+        return None if name is None else self.checked(task, receipt.built, settled=receipt.settled)
+
+    def checked(self, task: str, built: BuiltShard, *, settled: bool) -> Found | None:
+        """A shard that stands in the dataset, after a look at every byte; damage is told."""
+        assert self._previous is not None
+        path = self._split.path / self._names[built.shard.sha256]
+        receipt = Receipt.of(task, built, path, settled=settled)  # before the look: what changes after it is noticed
+        index = Path(index_name(str(path)))
+        whole = [_is_whole(path, built.shard, self._on_event), _is_whole(index, built.index, self._on_event)]
+        return Found(receipt, None) if receipt is not None and all(whole) else None
+
+    def unknown(self) -> dict[str, BuiltShard]:
+        """The shards of the dataset that no receipt speaks of, by the task that their index tells."""
+        if self._previous is None:
+            return {}
+        known = {receipt.built.shard.sha256 for receipt in self._known.values()}
+        pack = self._previous.contents.pack
+        bundle = pack.get("bundle")
+        found = {}
+        for shard in self._previous.contents.shards:
+            entry, index = self._previous.member(shard.name), self._previous.member(shard.index_name)
+            path = self._split.path / index.name
+            if entry.sha256 in known or not _is_whole(path, index, self._on_event):
+                continue
+            rows = Index.from_buffer(map_file(path)).rows()
+            task = task_of(
+                dataset=self._split.dataset,
+                bundle=bundle,
+                keys=[row.key for row in rows],
+                signatures=[row.digest for row in rows],
+            )
+            found[task] = BuiltShard(entry, index, Totals.of(rows))
+        return found
 
 
 def refuse_leftovers(dest: Path, splits: Sequence[PlannedSplit]) -> None:
@@ -110,11 +190,3 @@ def _is_whole(path: Path, entry: FileEntry, on_event: OnEvent) -> bool:
         problem = "is not what the manifest says"
     on_event(Caution(f"{path} {problem}; what it held is made again"))
     return False
-
-
-def _signature(samples: Iterable[tuple[str, bytes]]) -> bytes:
-    """What decides a shard's bytes: its samples' keys and digests, in order."""
-    digest = hashlib.sha256()
-    for key, sample in samples:
-        digest.update(key.encode() + b"\0" + sample)
-    return digest.digest()

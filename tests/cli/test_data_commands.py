@@ -276,7 +276,7 @@ def test_a_part_is_two_numbers(raw: Path, word: str) -> None:
 @pytest.mark.parametrize(
     ("words", "setting"),
     [
-        (["--bundle", "1"], "pack.bundle"),
+        (["--bundle", "1"], "pack: bundle"),
         (["--key", "dash"], "pack.key"),
         (["--escape", "base64"], "pack.escape"),
         (["--dedupe", "fuzzy"], "pack.dedupe"),

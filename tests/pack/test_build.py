@@ -19,22 +19,17 @@ from datakit import InputError, IntegrityError, NoSpace, NotFound, Refused, Usag
 from datakit.data.manifest import content_digest, content_term
 from datakit.data.shard import sample_digest
 from datakit.events import Event, Note, Progress
-from datakit.pack.build import PackResult, pack
+from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
+from datakit.pack.result import PackResult
 from datakit.pack.verify import verify
 from datakit.storage import disk
 from datakit.storage.commit import commit, read_manifest
 from support import golden
 from support.cli import environment
-from support.packing import raw_lines, samples_of, small_pack, tree, write_lines, write_pairs
+from support.packing import raw_lines, samples_of, small_pack, tree, visible, write_lines, write_pairs
 from support.peers import datasets_rows, webdataset_samples
 from support.samples import CONTENTS, PARTS
-
-
-def visible(path: Path) -> list[str]:
-    """Names in a directory, hidden ones too."""
-    return sorted(entry.name for entry in path.iterdir())
-
 
 STEMS = st.text(st.sampled_from("ab01 -_é中"), min_size=1, max_size=8).filter(lambda s: not s.startswith("__"))
 FOLDERS = st.dictionaries(

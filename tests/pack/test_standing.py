@@ -10,8 +10,9 @@ import pytest
 from datakit import Refused
 from datakit.events import Caution, Event
 from datakit.pack import writing
-from datakit.pack.build import PackResult, pack
+from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
+from datakit.pack.result import PackResult
 from datakit.pack.verify import verify
 from datakit.storage.commit import commit, read_manifest
 from support.packing import raw_lines, small_pack, tree, write_lines

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from datakit.data.index import Index
 from datakit.data.shard import Sample
-from datakit.pack.build import PackResult, pack
+from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
+from datakit.pack.result import PackResult
 from datakit.storage.commit import read_manifest
 
 
@@ -56,5 +58,15 @@ def samples_of(dataset: Path) -> list[Sample]:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones too."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    """Every file below a folder, hidden ones too, but for what pack remembers of inodes and times."""
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path.relative_to(root)): path.read_bytes() for path in files if path.name != "known.json"}
+
+
+def visible(path: Path) -> list[str]:
+    """Names in a directory, hidden ones too, but for pack's memory where nothing waits in it."""
+    return sorted(entry.name for entry in path.iterdir() if not _is_bare_memory(entry))
+
+
+def _is_bare_memory(path: Path) -> bool:
+    return path.name.startswith(".") and path.suffix == ".pack" and os.listdir(path) == ["known.json"]

@@ -1,0 +1,325 @@
+"""receipts: what pack remembers beside a destination, so that no shard is built or hashed twice.
+
+A task is one shard to be; its name is a digest of everything that decides the shard's bytes. `.<dest>.pack/` holds
+`built/<task>.tar`, its index and `<task>.json`, the receipt, which is written last: a shard counts as built when its
+receipt says so and both files still have the inode, size and time that it names. A killed pack, and `--part I/N`, leave
+such shards for the next pack of the same place. After a commit its receipts stay in `known.json`, so that the next pack
+knows the standing shards without reading them; the shards themselves stay only where somebody removes the dataset
+before each run, as DVC does with the outs of a stage, and then as hard links that cost no space of their own until the
+dataset changes. Without them, removing the dataset frees its bytes.
+
+A receipt of files that were written less than two seconds before they were listed does not outlive its pack: a clock
+tick later they may hold other bytes under the same time (what git calls racy, git/Documentation/technical/racy-git).
+
+What it does not do: decide which shards a dataset has (`planning`), commit (`build`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import orjson
+
+from datakit.data.digest import FileEntry
+from datakit.data.index import index_name
+from datakit.errors import DatakitError, Refused
+from datakit.pack.writing import BuiltShard, Totals, sync_shard
+from datakit.storage import disk
+
+FORMAT = 1
+KNOWN = "known.json"
+PLAN = "plan.json"
+
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
+"""What a file system says that cannot link: link(2) of the Linux man-pages project."""
+
+
+def task_of(*, dataset: str, bundle: int | None, keys: Sequence[str], signatures: Iterable[bytes]) -> str:
+    """The name of a task: a digest of what decides a shard's bytes, 64 hex digits.
+
+    Args:
+        dataset: Name of the dataset, which the shard's name carries.
+        bundle: Lines that share a member, or None.
+        keys: The samples' keys, in order.
+        signatures: 16 bytes for each sample that tell its content.
+    """
+    digest = hashlib.sha256(f"datakit shard {FORMAT}\n{dataset}\n{bundle or 1}\n{len(keys)}\n".encode())
+    digest.update("\0".join(keys).encode())
+    digest.update(b"".join(signatures))
+    return digest.hexdigest()
+
+
+class Stat(NamedTuple):
+    """By what a file is known again without reading it."""
+
+    inode: int
+    bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stat | None:
+        """That of a file, or None where there is none."""
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A shard that was built, and how its two files looked then.
+
+    Attributes:
+        task: What was built.
+        built: The entries of shard and index, and what is in them.
+        shard: How the shard's file looks.
+        index: How that of its index does.
+        settled: Whether the task's name will still tell the content of its records when this pack is over.
+    """
+
+    task: str
+    built: BuiltShard
+    shard: Stat
+    index: Stat
+    settled: bool
+
+    @classmethod
+    def of(cls, task: str, built: BuiltShard, path: Path, *, settled: bool) -> Receipt | None:
+        """The receipt of a shard whose files at `path` are known to be whole; None where one is gone again."""
+        shard, index = Stat.of(path), Stat.of(Path(index_name(str(path))))
+        if shard is None or index is None:
+            return None
+        return cls(task, built, shard, index, settled)
+
+    def fits(self, path: Path) -> bool:
+        """Whether the files at `path` are those that this was written for, untouched."""
+        return self.shard == Stat.of(path) and self.index == Stat.of(Path(index_name(str(path))))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written."""
+        totals = self.built.totals
+        return {
+            "format": FORMAT,
+            "task": self.task,
+            "shard": self.built.shard.to_json(),
+            "index": self.built.index.to_json(),
+            "samples": totals.samples,
+            "payload_bytes": totals.payload_bytes,
+            "parts": dict(totals.parts),
+            "terms": f"{totals.terms:x}",
+            "tokens": totals.tokens,
+            "stat": [list(self.shard), list(self.index)],
+            "settled": self.settled,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self | None:
+        """As it was written, or None for anything else: a receipt that cannot be read proves nothing."""
+        try:
+            if value["format"] != FORMAT:
+                return None
+            totals = Totals(
+                samples=value["samples"],
+                payload_bytes=value["payload_bytes"],
+                parts=value["parts"],
+                terms=int(value["terms"], 16),
+                tokens=value["tokens"],
+            )
+            built = BuiltShard(FileEntry.from_json(value["shard"]), FileEntry.from_json(value["index"]), totals)
+            shard, index = (Stat(*numbers) for numbers in value["stat"])
+            return cls(value["task"], built, shard, index, value["settled"])
+        except (KeyError, TypeError, ValueError, DatakitError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What pack remembers of one destination.
+
+    Attributes:
+        root: `.<dest>.pack`, beside the destination.
+    """
+
+    root: Path
+
+    @classmethod
+    def beside(cls, dest: Path) -> Memory:
+        """That of a destination; nothing is made until there is something to remember."""
+        return cls(dest.with_name(f".{disk.stem(dest.name)}.pack"))
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one pack that plans, builds and commits here."""
+        return self.root.with_name(f"{self.root.name}.lock")
+
+    def part_lock(self, part: tuple[int, int]) -> Path:
+        """Held by the one that builds this share."""
+        return self.root.with_name(f"{self.root.name}.{part[0]}-of-{part[1]}.lock")
+
+    @contextlib.contextmanager
+    def workroom(self, name: str) -> Iterator[Path]:
+        """A directory for shards in the making, which the next holder of the same lock clears as well."""
+        room = self.root / name
+        disk.remove(room)
+        disk.make_dirs(room)
+        try:
+            yield room
+        finally:
+            disk.remove(room)
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what is empty."""
+        for path in (self._built, self._kept, self.root):
+            with contextlib.suppress(OSError):  # it holds something, or is not there
+                path.rmdir()
+
+    def settle(self, task: str, built: BuiltShard, path: Path, *, settled: bool) -> Receipt:
+        """Make a shard that `write_shard` wrote to `path` one that survives a kill; it moves to its place in `built`.
+
+        Raises:
+            NoSpace: The disk is full.
+        """
+        sync_shard(path)
+        target = self.path_of(task)
+        with disk.at_door(target):
+            disk.make_dirs(self._built)
+            os.replace(index_name(str(path)), index_name(str(target)))
+            os.replace(path, target)
+            receipt = Receipt.of(task, built, target, settled=settled)
+            assert receipt is not None
+            # not synced: one that a power cut swallows is built again, one that it cuts in two is not read
+            disk.write_atomic(self._built / f"{task}.json", orjson.dumps(receipt.to_json()), sync=False)
+        return receipt
+
+    def path_of(self, task: str) -> Path:
+        """Where a built shard waits for its commit."""
+        return self._built / f"{task}.tar"
+
+    def built(self, task: str) -> tuple[Receipt, Path] | None:
+        """A shard of this task that a pack before has built and nobody has touched since."""
+        receipt = self._read(self._built / f"{task}.json")
+        path = self.path_of(task)
+        if receipt is None or not receipt.settled or receipt.task != task or not receipt.fits(path):
+            return None
+        return receipt, path
+
+    def kept(self, receipt: Receipt) -> Path | None:
+        """The hard link that was kept of a committed shard, if nobody has touched it."""
+        path = self._kept / f"{receipt.built.shard.sha256}.tar"
+        return path if receipt.fits(path) else None
+
+    def known(self) -> dict[str, Receipt]:
+        """Receipts of the last commit here, by task."""
+        try:
+            values = orjson.loads((self.root / KNOWN).read_bytes())
+        except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
+            return {}
+        receipts = [Receipt.from_json(value) for value in values] if isinstance(values, list) else []
+        return {receipt.task: receipt for receipt in receipts if receipt is not None and receipt.settled}
+
+    def plan(self) -> str | None:
+        """Digest of the plan that the shares built so far belong to."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
+            value = orjson.loads((self.root / PLAN).read_bytes())
+            return str(value["plan"]) if isinstance(value, dict) and "plan" in value else None
+        return None
+
+    def agree(self, plan: str, *, dest: Path) -> None:
+        """Join the shares of a plan, or begin them.
+
+        Raises:
+            Refused: The shares built so far belong to another plan.
+        """
+        if (earlier := self.plan()) is not None and earlier != plan:
+            raise Refused(
+                f"this part plans {plan[:16]}, the parts before it planned {earlier[:16]}: the source or the settings "
+                f"have changed in between",
+                hint=f"Give all parts the same source and settings; or begin anew: rm -r {self.root}",
+                subject=str(dest),
+            )
+        disk.make_dirs(self.root)
+        disk.write_atomic(self.root / PLAN, orjson.dumps({"format": FORMAT, "plan": plan}))
+
+    def forget_built(self, tasks: Iterable[str]) -> None:
+        """Remove built shards, receipt first."""
+        for task in tasks:
+            for name in (f"{task}.json", f"{task}.tar", index_name(f"{task}.tar")):
+                (self._built / name).unlink(missing_ok=True)
+
+    def remember(self, receipts: Sequence[Receipt], *, at: Mapping[str, Path], links: bool) -> None:
+        """After a commit: its receipts stay, and links to its shards where asked for; all else goes.
+
+        Args:
+            receipts: One for each shard that is committed.
+            at: Where each shard stands now, by task.
+            links: Whether to keep hard links to the shards, for a destination that is removed before the next pack.
+        """
+        with disk.at_door(self.root):
+            disk.make_dirs(self.root)
+            disk.write_atomic(self.root / KNOWN, orjson.dumps([receipt.to_json() for receipt in receipts]))
+            wanted = {f"{receipt.built.shard.sha256}.tar": at[receipt.task] for receipt in receipts} if links else {}
+            self._keep(wanted)
+            (self.root / PLAN).unlink(missing_ok=True)
+            disk.remove(self._built)
+
+    def _keep(self, wanted: Mapping[str, Path]) -> None:
+        names = {name for shard in wanted for name in (shard, index_name(shard))}
+        if self._kept.is_dir():
+            for name in sorted(set(os.listdir(self._kept)) - names):
+                disk.remove(self._kept / name)
+        for shard, path in wanted.items():
+            disk.make_dirs(self._kept)
+            for name, there in ((shard, path), (index_name(shard), Path(index_name(str(path))))):
+                link = self._kept / name
+                if Stat.of(link) != Stat.of(there):
+                    link.unlink(missing_ok=True)
+                    with _where_links_are():
+                        os.link(there, link)
+        self.tidy()
+
+    @staticmethod
+    def _read(path: Path) -> Receipt | None:
+        try:
+            value = orjson.loads(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
+            return None
+        return Receipt.from_json(value) if isinstance(value, dict) else None
+
+    @property
+    def _built(self) -> Path:
+        return self.root / "built"
+
+    @property
+    def _kept(self) -> Path:
+        return self.root / "kept"
+
+
+@contextlib.contextmanager
+def _where_links_are() -> Iterator[None]:
+    """Do without links where a file system has none: they save work, and nothing depends on them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+
+
+def place(path: Path, target: Path) -> None:
+    """Give a file a second name in a directory of the same commit in the making; where that cannot be, copy it."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with disk.atomic_file(target) as copy, open(path, "rb") as file:
+            shutil.copyfileobj(file, copy, 2**20)

@@ -1,0 +1,105 @@
+"""tasks: shards to be built, each a pure task, and building many of them side by side.
+
+A task is a pure function of a value: the records' places and the shard's name in, the shard's bytes and their digests
+out. Records are taken from the table, and fetched from their store, shortly before their turn, so memory and spool hold
+a few shards at once however many there are; a shard that is built is put onto the disk while the next ones are built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.data.index import index_name
+from datakit.events import OnEvent, Progress
+from datakit.pack.engines import Crew
+from datakit.pack.planning import PlannedShard
+from datakit.pack.receipts import Memory, Receipt
+from datakit.pack.records import Batch, Records
+from datakit.pack.writing import BuiltShard, write_shard
+from datakit.storage import disk
+
+_SYNCERS = 2
+"""Threads that wait for the disk while workers build; more only queue at the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A shard to build, and the dataset that it is of."""
+
+    dataset: str
+    shard: PlannedShard
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """What a worker needs: a name to write to, and the records."""
+
+    path: Path
+    dataset: str
+    batch: Batch
+    bundle: int | None
+
+
+def build_shard(task: ShardTask) -> BuiltShard:
+    """Build one planned shard; its bytes follow from the records' bytes alone, and it may be built twice at once."""
+    attempt = disk.temporary(task.path)
+    with disk.at_door(task.path):
+        built = write_shard(attempt, task.batch.samples(), dataset=task.dataset, bundle=task.bundle)
+        os.replace(index_name(str(attempt)), index_name(str(task.path)))
+        os.replace(attempt, task.path)
+    return built
+
+
+def build_all(
+    jobs: Sequence[Job],
+    *,
+    records: Records,
+    crew: Crew,
+    memory: Memory,
+    room: Path,
+    bundle: int | None,
+    settled: Callable[[PlannedShard], bool],
+    progress: Progress,
+    on_event: OnEvent,
+) -> dict[str, Receipt]:
+    """Build shards; each survives a kill as soon as it is built.
+
+    Args:
+        jobs: What to build.
+        records: The table.
+        crew: Who builds.
+        memory: Where built shards wait for the commit.
+        room: An empty directory for shards in the making.
+        bundle: Lines that share a member, or None.
+        settled: Whether a shard's records will still be known by their signatures later.
+        progress: What is done already; told further with each shard.
+        on_event: Told so.
+
+    Returns:
+        The receipts, by task.
+    """
+
+    def tasks() -> Iterator[ShardTask]:
+        for job in jobs:
+            batch = records.take(job.shard.positions)
+            yield ShardTask(room / f"{job.shard.task}.tar", job.dataset, batch, bundle)
+
+    receipts: dict[str, Receipt] = {}
+    waiting: deque[Future[Receipt]] = deque()
+    done = progress.done
+    with ThreadPoolExecutor(_SYNCERS) as pool:
+        for job, built in zip(jobs, crew.map(build_shard, tasks()), strict=True):
+            shard = job.shard
+            path = room / f"{shard.task}.tar"
+            waiting.append(pool.submit(memory.settle, shard.task, built, path, settled=settled(shard)))
+            done += built.totals.samples
+            on_event(Progress(progress.task, done, progress.total, progress.unit))
+        for one in waiting:
+            receipt = one.result()
+            receipts[receipt.task] = receipt
+    return receipts

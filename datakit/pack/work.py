@@ -1,0 +1,228 @@
+"""work: what becomes of a plan: all of it built and committed, a share of it built, or none of it done.
+
+Shards that are there already, from an earlier pack or from one that was killed, are taken as they are. A split is one
+commit; its members are second names of the built files, so that a kill in the middle of a commit loses none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from datakit.data.digest import FileEntry
+from datakit.data.index import index_name
+from datakit.data.manifest import Manifest
+from datakit.errors import NoSpace
+from datakit.events import Note, OnEvent, Progress
+from datakit.pack.cut import PackSettings
+from datakit.pack.engines import Crew
+from datakit.pack.files import Files
+from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
+from datakit.pack.receipts import Memory, Receipt, place
+from datakit.pack.records import Records
+from datakit.pack.result import PackedDataset
+from datakit.pack.standing import Found, reusable
+from datakit.pack.tasks import Job, build_all
+from datakit.pack.writing import BuiltShard, describe, name_shards
+from datakit.storage import disk
+from datakit.storage.commit import Staging, check_place, commit
+from datakit.units import format_bytes
+
+RACY_NS = 2 * 10**9
+"""A file that changed so shortly before it was listed may change again under the same time: file systems keep times in
+steps of up to 2 s (FAT; ext4 and XFS of a clock tick)."""
+
+DVC_STAGE = "DVC_STAGE"
+"""Set by DVC for the command of a stage, whose outs it has removed before (dvc.org, `dvc repro`)."""
+
+
+@dataclass
+class Work:
+    """One plan, and what becomes of it.
+
+    Attributes:
+        plan: The plan.
+        records: The table that it was made of.
+        settings: How to pack.
+        memory: What earlier packs of the destination remember.
+        target: The destination.
+        listed_ns: When the source began to be listed.
+        on_event: Told how far it is.
+        num_built: Shards that were built, or would be.
+    """
+
+    plan: Plan
+    records: Records
+    settings: PackSettings
+    memory: Memory
+    target: Path
+    listed_ns: int
+    on_event: OnEvent
+    num_built: int = 0
+
+    def rehearse(self, part: tuple[int, int] | None) -> tuple[PackedDataset, ...]:
+        """What `execute` or `share` would do, with its refusals, and nothing of it done."""
+        found = self._look([check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits])
+        jobs = self._jobs(found, part)
+        self._check_space(jobs)
+        self.num_built = len(jobs)
+        return self._datasets(found)
+
+    def share(self, part: tuple[int, int], crew: Crew) -> tuple[PackedDataset, ...]:
+        """Build one share of what is new, for the pack that will commit."""
+        found = self._look([check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits])
+        self.memory.agree(self.plan.digest, dest=self.target)
+        jobs = self._jobs(found, part)
+        self._check_space(jobs)
+        self._build(jobs, crew, f"work-{part[0]}-of-{part[1]}")
+        return self._datasets(found)
+
+    def execute(self, crew: Crew) -> tuple[PackedDataset, ...]:
+        """Build what is new and keep what is not; then commit split after split, each in one step.
+
+        An error before the last shard is built commits none. A kill between two commits leaves the splits before it new
+        and those after it as they were; the same pack again makes them all new.
+        """
+        splits = self.plan.splits
+        with contextlib.ExitStack() as stack:
+            stagings = []
+            for split in splits:
+                disk.make_dirs(split.path.parent)
+                stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
+            found = self._look([staging.previous for staging in stagings])
+            jobs = self._jobs(found, None)
+            self._check_space(jobs)
+            built = self._build(jobs, crew, "work")
+            whole = [self._complete(split, old, built) for split, old in zip(splits, found, strict=True)]
+            receipts = [self._hand_over(*one) for one in zip(stagings, splits, whole, strict=True)]
+            datasets = self._datasets(found)
+            for dataset in datasets:
+                if dataset.reused:
+                    kept = f"kept {dataset.reused} of {dataset.shards} shards"
+                    self.on_event(Note(f"{dataset.name}: {kept}, whose samples are the same"))
+        self.memory.remember(
+            [receipt for its in receipts for receipt in its],
+            at={
+                receipt.task: split.path / receipt.built.shard.name
+                for split, its in zip(splits, receipts, strict=True)
+                for receipt in its
+            },
+            links=DVC_STAGE in os.environ,
+        )
+        return tuple(_committed(one, staging) for one, staging in zip(datasets, stagings, strict=True))
+
+    def _look(self, standing: Sequence[Manifest | None]) -> list[dict[int, Found]]:
+        return [
+            reusable(old, split, memory=self.memory, exact=self.records.exact, on_event=self.on_event)
+            for old, split in zip(standing, self.plan.splits, strict=True)
+        ]
+
+    def _jobs(self, found: Sequence[Mapping[int, Found]], part: tuple[int, int] | None) -> list[Job]:
+        """What is still to be built; of a share, each n-th shard of the plan, whatever is there already."""
+        jobs, number = [], 0
+        for split, old in zip(self.plan.splits, found, strict=True):
+            for ordinal, shard in enumerate(split.shards):
+                if ordinal not in old and (part is None or number % part[1] == part[0]):
+                    jobs.append(Job(split.dataset, shard))
+                number += 1
+        return jobs
+
+    def _build(self, jobs: Sequence[Job], crew: Crew, room: str) -> dict[str, Receipt]:
+        total = self.plan.samples
+        done = total - sum(len(job.shard.positions) for job in jobs)
+        progress = Progress("pack", 0, total, "samples")
+        self.on_event(progress)
+        self.num_built = len(jobs)
+        with self.memory.workroom(room) as place_:
+            try:
+                return build_all(
+                    jobs,
+                    records=self.records,
+                    crew=crew,
+                    memory=self.memory,
+                    room=place_,
+                    bundle=self.settings.bundle,
+                    settled=self._settled,
+                    progress=replace(progress, done=done),
+                    on_event=self.on_event,
+                )
+            except NoSpace:
+                # what others need to end their work is room, and the next pack can build this again
+                self.memory.forget_built(job.shard.task for job in jobs)
+                raise
+
+    def _settled(self, shard: PlannedShard) -> bool:
+        newest_ns = self.records.newest_ns(shard.positions) if isinstance(self.records, Files) else 0
+        return newest_ns < self.listed_ns - RACY_NS
+
+    def _complete(self, split: PlannedSplit, old: Mapping[int, Found], built: Mapping[str, Receipt]) -> list[Found]:
+        """Every shard of a split, in order, and where its files are."""
+        return [
+            old[ordinal] if ordinal in old else Found(built[shard.task], self.memory.path_of(shard.task))
+            for ordinal, shard in enumerate(split.shards)
+        ]
+
+    def _hand_over(self, staging: Staging, split: PlannedSplit, whole: Sequence[Found]) -> list[Receipt]:
+        """Make the shards of a split, under their names, members of its commit, and describe it."""
+        named = name_shards([one.receipt.built for one in whole], dataset=split.dataset, previous=staging.previous)
+        old = {} if staging.previous is None else {entry.sha256: entry.name for entry in staging.previous.members}
+        for built, one in zip(named, whole, strict=True):
+            for entry, path in _files(built, one, split, old):
+                if path == split.path / entry.name:
+                    staging.keep(entry.name)
+                else:
+                    place(path, staging.path / entry.name)
+                    staging.adopt(entry)
+        contents = describe(named, pack=self.settings.to_json() | {"split": split.split})
+        staging.about.update(contents.to_about())
+        return [replace(one.receipt, built=built) for built, one in zip(named, whole, strict=True)]
+
+    def _datasets(self, found: Sequence[Mapping[int, Found]]) -> tuple[PackedDataset, ...]:
+        return tuple(
+            PackedDataset(
+                split=split.split,
+                path=split.path,
+                name=split.dataset,
+                samples=split.samples,
+                shards=len(split.shards),
+                reused=len(old),
+                shard_bytes=sum(shard.shard_bytes for shard in split.shards),
+                payload_bytes=sum(shard.payload_bytes for shard in split.shards),
+            )
+            for split, old in zip(self.plan.splits, found, strict=True)
+        )
+
+    def _check_space(self, jobs: Sequence[Job]) -> None:
+        needed, free = sum(job.shard.shard_bytes for job in jobs), disk.free_bytes(self.target)
+        if needed > free:
+            raise NoSpace(
+                f"{self.target} needs {format_bytes(needed)} and its disk has {format_bytes(free)} free",
+                hint="Free some space or name another destination",
+                subject=str(self.target),
+            )
+
+
+def _files(
+    built: BuiltShard, found: Found, split: PlannedSplit, old: Mapping[str, str]
+) -> tuple[tuple[FileEntry, Path], tuple[FileEntry, Path]]:
+    """The two entries of a shard as it will be named, and where their files are now."""
+    if found.path is None:
+        return (
+            (built.shard, split.path / old[built.shard.sha256]),
+            (built.index, split.path / old[built.index.sha256]),
+        )
+    return (built.shard, found.path), (built.index, Path(index_name(str(found.path))))
+
+
+def _committed(dataset: PackedDataset, staging: Staging) -> PackedDataset:
+    assert staging.manifest is not None
+    contents = staging.manifest.contents
+    return replace(
+        dataset,
+        content_digest=contents.content_digest,
+        layout_digest=contents.layout_digest,
+        manifest_digest=staging.manifest.digest,
+    )

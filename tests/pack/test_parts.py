@@ -1,0 +1,173 @@
+"""pack in parts: machines that share a disk build shares of one plan, in any order, and a plain pack commits them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datakit import Refused, UsageError
+from datakit.pack.build import pack
+from datakit.pack.cut import PackSettings
+from datakit.pack.result import PackResult
+from datakit.storage import disk
+from datakit.storage.commit import read_manifest
+from support.cli import datakit, environment
+from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
+from support.receipts import age
+
+SETTINGS = PackSettings(shard_size="8KiB", splits={"train": 4, "dev": 1}, name="ds")
+
+
+def share(raw: Path, dest: Path, part: tuple[int, int] | None, *, workers: int = 1) -> PackResult:
+    """One share, or with None the commit."""
+    return pack(raw, dest, settings=SETTINGS, part=part, workers=workers)
+
+
+def killed_share(raw: Path, dest: Path, part: tuple[int, int]) -> None:
+    """A share whose process is killed with -9 after its first shard."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from datakit.pack.build import pack\n"
+        "from tests.pack.test_parts import SETTINGS\n"
+        "told = []\n"
+        "def hear(event):\n"
+        "    told.append(event)\n"
+        "    if len(told) > 1:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "raw, dest, part = Path(sys.argv[1]), Path(sys.argv[2]), eval(sys.argv[3])\n"
+        "pack(raw, dest, settings=SETTINGS, part=part, workers=1, on_event=hear)\n"
+    )
+    env = environment({"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])})
+    done = subprocess.run([sys.executable, "-c", script, raw, dest, repr(part)], env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", ["lines", "files"])
+def test_parts_in_any_order_make_the_dataset_of_one_pack(tmp_path: Path, kind: str) -> None:
+    """Seven shares in random order, one of them killed and run again, one run twice: the manifests are byte for byte
+    those of packs with one, two and four workers, and the commit builds nothing.
+    """
+    raw = (
+        write_lines(tmp_path / "raw.jsonl", raw_lines(400))
+        if kind == "lines"
+        else age(write_pairs(tmp_path / "raw", 150))
+    )
+    whole = []
+    for workers in (1, 2, 4):
+        small_pack(raw, tmp_path / f"w{workers}", workers=workers, shard_size="8KiB", splits=SETTINGS.splits, name="ds")
+        whole.append(tree(tmp_path / f"w{workers}"))
+    order = list(range(7))
+    random.Random(7).shuffle(order)
+
+    killed_share(raw, tmp_path / "ds", (order[2], 7))
+    results = [share(raw, tmp_path / "ds", (number, 7), workers=1 + number % 2) for number in [*order, order[0]]]
+    hidden = visible(tmp_path)
+    committed = share(raw, tmp_path / "ds", None)
+
+    assert whole[0] == whole[1] == whole[2]
+    assert len({result.plan_digest for result in [*results, committed]}) == 1
+    assert not any(result.written for result in results)
+    assert results[-1].built == 0, "what a share has built is not built again"
+    assert "ds" not in hidden, "a share commits nothing"
+    assert committed.written
+    assert committed.built == 0
+    assert committed.reused == committed.shards > 14
+    assert tree(tmp_path / "ds") == whole[0]
+    assert "built" not in os.listdir(tmp_path / ".ds.pack"), "what waited for the commit is gone after it"
+
+
+def test_the_commit_builds_what_no_part_has_built(tmp_path: Path) -> None:
+    """A part that never ran is no part that is missing."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(300))
+    small_pack(raw, tmp_path / "one", shard_size="8KiB", splits=SETTINGS.splits, name="ds")
+
+    first = share(raw, tmp_path / "ds", (0, 3))
+    committed = share(raw, tmp_path / "ds", None)
+
+    assert 0 < first.built < committed.shards
+    assert committed.built == committed.shards - first.built
+    assert tree(tmp_path / "ds") == tree(tmp_path / "one")
+
+
+def test_a_part_over_a_dataset_builds_what_is_new(tmp_path: Path) -> None:
+    """Shares are of the whole plan; of theirs, shards that stand already are left alone."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400))
+    share(raw, tmp_path / "ds", None)
+    old = {path: read_manifest(path).digest for path in (tmp_path / "ds").iterdir()}
+    write_lines(raw, raw_lines(400, edit={3: "x", 200: "y"}))
+
+    built = [share(raw, tmp_path / "ds", (number, 2)).built for number in range(2)]
+    still = {path: read_manifest(path).digest for path in (tmp_path / "ds").iterdir()}
+    committed = share(raw, tmp_path / "ds", None)
+
+    assert sum(built) == 2
+    assert still == old
+    assert committed.built == 0
+    small_pack(raw, tmp_path / "one", shard_size="8KiB", splits=SETTINGS.splits, name="ds")
+    assert tree(tmp_path / "ds") == tree(tmp_path / "one")
+
+
+@pytest.mark.parametrize("what", ["source", "settings"])
+def test_a_part_of_another_plan_is_refused(tmp_path: Path, what: str) -> None:
+    """The source or the settings changed between two parts: both digests, and the way out; the commit may go on."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(200))
+    first = share(raw, tmp_path / "ds", (0, 2))
+    settings = SETTINGS
+    if what == "source":
+        write_lines(raw, raw_lines(200, edit={0: "x"}))
+    else:
+        settings = PackSettings(shard_size="4KiB", splits=SETTINGS.splits, name="ds")
+    planned = pack(raw, tmp_path / "ds", settings=settings, dry_run=True)
+
+    with pytest.raises(Refused) as caught:
+        pack(raw, tmp_path / "ds", settings=settings, part=(1, 2))
+
+    assert planned.plan_digest[:16] in caught.value.message
+    assert first.plan_digest[:16] in caught.value.message
+    committed = pack(raw, tmp_path / "ds", settings=settings)
+    assert (committed.reused > 0) == (what == "source")
+
+
+def test_parts_do_not_exclude_each_other_but_the_commit_waits_for_them(tmp_path: Path) -> None:
+    """A share has a lock of its own: another one may be built beside it, the same one and the commit may not."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+
+    with disk.exclusive(tmp_path / ".ds.pack.0-of-2.lock", purpose="building part 0/2"):
+        other = share(raw, tmp_path / "ds", (1, 2))
+        with pytest.raises(Refused, match="already building part 0/2"):
+            share(raw, tmp_path / "ds", (0, 2))
+        with pytest.raises(Refused, match="part 0/2 is still being built"):
+            share(raw, tmp_path / "ds", None)
+
+    assert other.built > 0
+    assert share(raw, tmp_path / "ds", None).written
+
+
+@pytest.mark.parametrize("part", [(2, 2), (-1, 2), (0, 0)])
+def test_a_part_that_there_is_not_is_wrong_usage(tmp_path: Path, part: tuple[int, int]) -> None:
+    """Parts count from 0."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(4))
+
+    with pytest.raises(UsageError, match="there is no part"):
+        share(raw, tmp_path / "ds", part)
+
+
+def test_a_part_says_how_to_go_on(tmp_path: Path) -> None:
+    """On the command line: what it built, and the command that commits."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+
+    answer = datakit("pack", str(raw), str(tmp_path / "ds"), "--shard-size", "8KiB", "--part", "0/2")
+    planned = datakit("pack", str(raw), str(tmp_path / "ds"), "--shard-size", "8KiB", "--part", "1/2", "--dry-run")
+
+    assert answer.code == 0
+    assert "Built" in answer.stderr
+    assert f"datakit pack {raw} {tmp_path / 'ds'}" in answer.stderr
+    assert "Would build" in planned.stderr
+    assert not (tmp_path / "ds").exists()

@@ -1,0 +1,342 @@
+"""pack/receipts: nothing is built or hashed twice, a killed pack goes on, and no bytes stay that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datakit import Refused
+from datakit.data.digest import entry_of
+from datakit.pack import receipts
+from datakit.pack.build import pack
+from datakit.pack.cut import PackSettings
+from datakit.pack.receipts import Memory, Receipt, Stat, place, task_of
+from datakit.pack.verify import verify
+from datakit.pack.writing import BuiltShard, Totals
+from support.cli import environment
+from support.opened import opened
+from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
+from support.receipts import HOUR_S, age, inodes
+
+
+def receipt_of(path: Path, *, task: str = "t", settled: bool = True) -> Receipt:
+    """A shard of nonsense bytes at `path`, and its receipt."""
+    index = Path(f"{path}.index.arrow")
+    path.write_bytes(b"shard")
+    index.write_bytes(b"index")
+    totals = Totals(samples=2, payload_bytes=5, parts={"json": 2}, terms=2**255 + 7, tokens=None)
+    built = BuiltShard(entry_of("ds-x.tar", b"shard"), entry_of("ds-x.tar.index.arrow", b"index"), totals)
+    receipt = Receipt.of(task, built, path, settled=settled)
+    assert receipt is not None
+    return receipt
+
+
+def test_a_task_is_named_by_all_that_decides_its_bytes() -> None:
+    """Dataset, bundle, keys, their order and signatures: another of any is another task; boundaries count."""
+    words = {"dataset": "ds", "bundle": None, "keys": ["a", "bc"], "signatures": [b"1" * 16, b"2" * 16]}
+    others = [
+        {"dataset": "dt"},
+        {"bundle": 8},
+        {"keys": ["bc", "a"]},
+        {"keys": ["ab", "c"]},
+        {"signatures": [b"2" * 16, b"1" * 16]},
+    ]
+
+    names = [task_of(**{**words, **other}) for other in [{}, *others]]  # type: ignore[arg-type]  # by name
+
+    assert len(set(names)) == len(names)
+    assert names[0] == task_of(**words)  # type: ignore[arg-type]  # by name
+    assert names[0].startswith("c79dd42b1cd0cb35"), "a task keeps its name from one version to the next"
+
+
+def test_a_receipt_reads_back_what_was_written(tmp_path: Path) -> None:
+    """Through JSON, sums beyond 64 bits too."""
+    receipt = receipt_of(tmp_path / "s.tar")
+
+    again = Receipt.from_json(json.loads(json.dumps(receipt.to_json())))
+
+    assert again == receipt
+    assert again.fits(tmp_path / "s.tar")
+
+
+@pytest.mark.parametrize("field", ["format", "task", "shard", "index", "samples", "terms", "stat", "settled"])
+def test_a_receipt_that_cannot_be_read_proves_nothing(tmp_path: Path, field: str) -> None:
+    """A field that is missing or nonsense: no receipt, and no error; the shard is built again."""
+    value = receipt_of(tmp_path / "s.tar").to_json()
+
+    assert Receipt.from_json({**value, field: None}) is None or field in ("task", "samples", "settled")
+    assert Receipt.from_json({name: one for name, one in value.items() if name != field}) is None
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.index.arrow"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_bytes(path.read_bytes()),
+        lambda path: path.write_bytes(b"other size"),
+        lambda path: os.utime(path, (0, 0)),
+        lambda path: path.unlink(),
+        lambda path: shutil.copy2(path, path.with_name("copy")) and os.replace(path.with_name("copy"), path),
+    ],
+    ids=["written", "grown", "touched", "removed", "copied"],
+)
+def test_a_receipt_fits_untouched_files_alone(tmp_path: Path, suffix: str, change: Callable[[Path], object]) -> None:
+    """Written anew, of another size, time or inode, or gone: what a receipt says is not known any more."""
+    path = tmp_path / "s.tar"
+    receipt = receipt_of(path)
+    os.utime(path, ns=(0, receipt.shard.mtime_ns))  # reading times do not count
+    assert receipt.fits(path)
+
+    change(tmp_path / f"s{suffix}")
+
+    assert not receipt.fits(path)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("built", [1, 7])
+def test_a_killed_pack_goes_on_where_it_was(tmp_path: Path, workers: int, built: int) -> None:
+    """The shards that a pack had finished when kill -9 came are the files of the dataset that the next one commits."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400))
+    script = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from datakit.pack.build import pack\n"
+        "from datakit.pack.cut import PackSettings\n"
+        "def hear(event):\n"
+        f"    while len(list(Path('.ds.pack/built').glob('*.json'))) < min({built}, getattr(event, 'done', 0) // 40):\n"
+        "        time.sleep(0.005)\n"
+        f"    if len(list(Path('.ds.pack/built').glob('*.json'))) >= {built}:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"pack('raw.jsonl', 'ds', settings=PackSettings(shard_size='16KiB'), workers={workers}, on_event=hear)\n"
+    )
+    env = environment({"PYTHONPATH": os.pathsep.join([*sys.path])})
+    killed = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=False)
+    waiting = [json.loads(path.read_bytes()) for path in (tmp_path / ".ds.pack" / "built").glob("*.json")]
+
+    result = small_pack(raw, tmp_path / "ds")
+
+    assert killed.returncode == -signal.SIGKILL
+    assert len(waiting) >= built
+    assert result.built == result.shards - len(waiting)
+    assert {value["stat"][0][0] for value in waiting} <= set(inodes(tmp_path / "ds").values())
+    assert visible(tmp_path) == ["ds", "raw.jsonl"]
+    small_pack(raw, tmp_path / "fresh" / "ds")
+    assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
+
+
+def test_a_built_shard_that_was_touched_is_built_again(tmp_path: Path) -> None:
+    """What waits for its commit under a name that somebody wrote to is not taken."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(200))
+    small_pack(raw, tmp_path / "ds")
+    whole = tree(tmp_path / "ds")
+    for share in range(2):
+        pack(raw, tmp_path / "du", settings=PackSettings(shard_size="16KiB", name="ds"), part=(share, 2))
+    victim = next((tmp_path / ".du.pack" / "built").glob("*.tar"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"x")
+
+    result = small_pack(raw, tmp_path / "du", name="ds")
+
+    assert result.built == 1
+    assert tree(tmp_path / "du") == whole
+
+
+def test_a_second_pack_of_lines_reads_no_shard(tmp_path: Path) -> None:
+    """Nothing is hashed twice: of the dataset only its manifest is opened, and the edited shard is written."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(600))
+    small_pack(raw, tmp_path / "ds")
+    before = inodes(tmp_path / "ds")
+    write_lines(raw, raw_lines(600, edit={300: "another text"}))
+
+    with opened(tmp_path) as files:
+        result = small_pack(raw, tmp_path / "ds")
+
+    old = [
+        path for path in files if path.parent == tmp_path / "ds" and path.name.removesuffix(".index.arrow") in before
+    ]
+    assert old == []
+    assert result.built == 1
+    assert result.reused == result.shards - 1 > 10
+
+
+def test_a_second_pack_of_files_reads_what_changed(tmp_path: Path) -> None:
+    """Of a folder, the files of the one shard with an edited, or a touched, file are opened and no others."""
+    raw = age(write_pairs(tmp_path / "raw", 120))
+    first = small_pack(raw, tmp_path / "ds")
+
+    with opened(tmp_path) as files:
+        same = small_pack(raw, tmp_path / "ds")
+    (raw / "0" / "img-0010.json").write_bytes(b'{"n": 999}')
+    age(raw / "0", by_s=HOUR_S / 2)
+    os.utime(raw / "0" / "img-0010.json", (1, 1))
+    edited = small_pack(raw, tmp_path / "ds")
+    small_pack(raw, tmp_path / "fresh" / "ds")
+
+    assert (same.built, same.reused) == (0, first.shards)
+    assert not [path for path in files if path.suffix in (".jpg", ".tar", ".arrow")]
+    assert 1 < edited.built <= first.shards
+    assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
+
+
+def test_one_edited_file_is_one_shard(tmp_path: Path) -> None:
+    """The others keep their very files."""
+    raw = age(write_pairs(tmp_path / "raw", 120))
+    small_pack(raw, tmp_path / "ds")
+    before = inodes(tmp_path / "ds")
+    victim = raw / "1" / "img-0051.jpg"
+    victim.write_bytes(victim.read_bytes()[::-1])
+
+    result = small_pack(raw, tmp_path / "ds")
+
+    after = inodes(tmp_path / "ds")
+    assert (result.built, result.reused) == (1, result.shards - 1)
+    assert sum(before.get(name) == inode for name, inode in after.items()) == result.reused
+    assert verify(tmp_path / "ds").findings == ()
+
+
+def test_a_file_that_is_too_new_is_not_trusted(tmp_path: Path) -> None:
+    """Written just now, it may change again under the same size and time: the next pack reads it again."""
+    raw = age(write_pairs(tmp_path / "raw", 60))
+    young = raw / "0" / "img-0010.jpg"
+    young.write_bytes(b"first".ljust(1000))
+    now = young.stat().st_mtime_ns
+    first = small_pack(raw, tmp_path / "ds")
+    young.write_bytes(b"other".ljust(1000))
+    os.utime(young, ns=(now, now))
+
+    second = small_pack(raw, tmp_path / "ds")
+    third = small_pack(raw, tmp_path / "ds")
+
+    assert first.datasets[0].content_digest != second.datasets[0].content_digest
+    assert (second.built, third.built) == (1, 1)
+    small_pack(raw, tmp_path / "fresh" / "ds")
+    assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
+
+
+def test_removing_a_dataset_frees_its_bytes(tmp_path: Path) -> None:
+    """Outside of DVC no second name of a shard stays: what is beside the dataset are receipts of a few KiB."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(600))
+    small_pack(raw, tmp_path / "ds", splits={"train": 4, "dev": 1})
+
+    links = {path.stat().st_nlink for path in (tmp_path / "ds").rglob("*.tar*")}
+    shutil.rmtree(tmp_path / "ds")
+
+    assert links == {1}
+    assert list(tree(tmp_path)) == ["raw.jsonl"]
+    assert sum(path.stat().st_size for path in (tmp_path / ".ds.pack").rglob("*")) < 64 * 2**10
+    assert small_pack(raw, tmp_path / "ds", splits={"train": 4, "dev": 1}).reused == 0
+
+
+def test_inside_a_dvc_stage_links_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC removes the outs of a stage before it runs it: the shards come back as the same files; others do not stay."""
+    monkeypatch.setenv("DVC_STAGE", "pack")
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(600))
+    first = small_pack(raw, tmp_path / "ds")
+    before = inodes(tmp_path / "ds")
+    shutil.rmtree(tmp_path / "ds")
+    write_lines(raw, raw_lines(600, edit={300: "another text"}))
+
+    with opened(tmp_path) as files:
+        second = small_pack(raw, tmp_path / "ds")
+
+    after = inodes(tmp_path / "ds")
+    kept = {path.stat().st_ino for path in (tmp_path / ".ds.pack" / "kept").glob("*.tar")}
+    assert (second.built, second.reused) == (1, first.shards - 1)
+    assert len(set(before.values()) & set(after.values())) == second.reused
+    assert not [path for path in files if path.parent.name == "kept"]
+    assert kept == set(after.values())
+    monkeypatch.delenv("DVC_STAGE")
+    small_pack(raw, tmp_path / "ds")
+    assert not (tmp_path / ".ds.pack" / "kept").exists()
+    small_pack(raw, tmp_path / "fresh" / "ds")
+    assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
+
+
+def test_a_dataset_that_came_from_elsewhere_is_looked_at_once(tmp_path: Path) -> None:
+    """Copied here without its receipts, of a JSONL source: every byte is compared, the next time none is read."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(300))
+    small_pack(raw, tmp_path / "there" / "ds")
+    shutil.copytree(tmp_path / "there" / "ds", tmp_path / "ds")
+
+    first = small_pack(raw, tmp_path / "ds")
+    with opened(tmp_path / "ds") as files:
+        second = small_pack(raw, tmp_path / "ds")
+
+    assert (first.built, second.built) == (0, 0)
+    assert not [path for path in files if path.suffix == ".tar"]
+
+
+def test_a_failed_look_for_receipts_is_no_error(tmp_path: Path) -> None:
+    """Receipts that are no JSON are as good as none."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    first = small_pack(raw, tmp_path / "ds")
+    (tmp_path / ".ds.pack" / "known.json").write_bytes(b"{")
+
+    assert small_pack(raw, tmp_path / "ds").reused == first.shards
+
+
+def test_another_source_is_not_mixed_with_the_parts_of_one(tmp_path: Path) -> None:
+    """A plan is joined by its digest; another one is refused with both, and the way out."""
+    memory = Memory.beside(tmp_path / "ds")
+    memory.agree("a" * 64, dest=tmp_path / "ds")
+    memory.agree("a" * 64, dest=tmp_path / "ds")
+
+    with pytest.raises(Refused, match=f"plans {'b' * 16}, the parts before it planned {'a' * 16}") as caught:
+        memory.agree("b" * 64, dest=tmp_path / "ds")
+
+    assert str(caught.value.hint).endswith(f"rm -r {tmp_path / '.ds.pack'}")
+
+
+def test_a_file_gets_its_second_name_by_copying_where_links_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without hard links costs a copy, not a pack."""
+
+    def refuse(_source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(target))
+
+    (tmp_path / "a").write_bytes(b"bytes")
+    monkeypatch.setattr(receipts.os, "link", refuse)
+
+    place(tmp_path / "a", tmp_path / "b")
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    monkeypatch.setenv("DVC_STAGE", "pack")
+    first = small_pack(raw, tmp_path / "ds")
+
+    assert (tmp_path / "b").read_bytes() == b"bytes"
+    assert Stat.of(tmp_path / "a") != Stat.of(tmp_path / "b")
+    assert verify(tmp_path / "ds").findings == ()
+    assert small_pack(raw, tmp_path / "ds").reused == first.shards
+
+
+def test_a_receipt_of_another_task_is_not_taken(tmp_path: Path) -> None:
+    """A file that was renamed by hand proves nothing under its new name."""
+    memory = Memory.beside(tmp_path / "ds")
+    with memory.workroom("work") as room:
+        receipt = memory.settle("one", receipt_of(room / "x").built, room / "x", settled=True)
+    waiting = tmp_path / ".ds.pack" / "built"
+    for name in ("one.json", "one.tar", "one.tar.index.arrow"):
+        shutil.copy2(waiting / name, waiting / name.replace("one", "two"))
+
+    assert memory.built("one") == (receipt, waiting / "one.tar")
+    assert memory.built("two") is None
+    assert memory.built("three") is None
+
+
+def test_a_receipt_that_is_not_settled_is_not_taken(tmp_path: Path) -> None:
+    """Not by the next pack, and not after a commit."""
+    memory = Memory.beside(tmp_path / "ds")
+    with memory.workroom("work") as room:
+        receipt = memory.settle("one", receipt_of(room / "x").built, room / "x", settled=False)
+
+    assert memory.built("one") is None
+    memory.remember([receipt, replace(receipt, task="two", settled=True)], at={}, links=False)
+    assert list(memory.known()) == ["two"]
