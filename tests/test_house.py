@@ -82,6 +82,7 @@ ORDER = [
     "version/bring",
     "version/publish",
     "version/lineage",
+    "feed/mapped",
     "feed/dataset",
     "feed/loader",
     "train/recipe",

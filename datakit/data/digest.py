@@ -11,7 +11,7 @@ Sources: CRC-32C (Castagnoli) is RFC 3720, B.4; DVC addresses a file by its md5 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -162,3 +162,14 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return int(
         google_crc32c.extend(value, bytes(data) if len(data) < _COPY_BELOW_BYTES else np.frombuffer(data, np.uint8))
     )
+
+
+def range_crc32c(data: Buffer) -> Callable[[int, int], int]:
+    """A function that gives the CRC-32C of a buffer's bytes from one place to another.
+
+    It copies nothing, and does not look at the kind of the buffer each time, which costs as much as to checksum 16 KB
+    (0.7 us, measured 2026-11-30).
+    """
+    view = np.frombuffer(data, np.uint8)
+    extend = google_crc32c.extend
+    return lambda start, stop: extend(0, view[start:stop])

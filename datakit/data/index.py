@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -113,16 +114,29 @@ class Index:
 
     def keys(self, start: int = 0, stop: int | None = None) -> list[str]:
         """The keys of the rows from `start` to `stop` (to the end when None), in order."""
-        keys: list[str] = self._key_column[start:stop].to_pylist()
-        return keys
+        ends, blob = self._key_text
+        places = ends[slice(start, None if stop is None else stop + 1)].tolist()
+        if not places:
+            return []
+        text, base = bytes(blob[places[0] : places[-1]]).decode(), places[0]
+        if len(text) == places[-1] - base:  # all ASCII: bytes are characters
+            return [text[one - base : other - base] for one, other in pairwise(places)]
+        return [bytes(blob[one:other]).decode() for one, other in pairwise(places)]
 
     def key(self, position: int) -> str:
         """The key of one row; costs no more than reading it."""
-        return str(self._key_column[position].as_py())
+        ends, blob = self._key_text
+        return str(blob[ends[position] : ends[position + 1]], "utf-8")
 
     @cached_property
-    def _key_column(self) -> Any:
-        return self._column("key")
+    def _key_text(self) -> tuple[memoryview, memoryview]:
+        """Where each key ends (the first item is where the first begins), and the bytes of all keys."""
+        column = self._column("key")
+        _, ends, blob = column.buffers()
+        if not len(column):
+            return np.zeros(1, np.int32).data, memoryview(b"")
+        numbers = np.frombuffer(ends, np.int32, count=len(column) + 1, offset=column.offset * 4)
+        return numbers.data, memoryview(b"" if blob is None else blob)
 
     def digests(self) -> list[bytes]:
         """The samples' digests, 16 bytes each, in row order."""

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from datakit.data.order import ORDER_FORMAT, Cursor, Geometry, Order, Tail
 from datakit.errors import InputError, MissingExtra, Refused, UsageError
-from datakit.feed.dataset import Dataset, Item
+from datakit.feed.dataset import Dataset
+from datakit.feed.mapped import Item
 
 try:
     import torch

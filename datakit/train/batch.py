@@ -31,7 +31,8 @@ except ImportError:
 
 if TYPE_CHECKING:
     from datakit.data.digest import Buffer
-    from datakit.feed.dataset import Dataset, Item
+    from datakit.feed.dataset import Dataset
+from datakit.feed.mapped import Item
 
 IDS_PART = "ids.npy"
 MASK_PART = "mask.npy"
