@@ -8,7 +8,7 @@ import typer
 
 from datakit.cli import frame
 
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory or URL.")]
 Key = Annotated[str, typer.Argument(metavar="KEY[.PART]", help="The sample, and its part where it has more than one.")]
 
 
@@ -16,13 +16,21 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
 
     @frame.command(app, "cat", example="datakit cat data/chat greeting-017.json")
-    def cat(dataset: Dataset, key: Key, json: frame.JsonOption = False) -> None:
+    def cat(dataset: Dataset, key: Key, params: frame.ParamsOption = None, json: frame.JsonOption = False) -> None:
         """Write one part of one sample to stdout, byte for byte, checked against the index.
 
-        With --json, what was read is described and not written.
+        From object storage too: indexes are fetched until one has the key, then the part alone. What that cost is said
+        on stderr. With --json, what was read is described and not written.
         """
         with frame.run("cat", json=json) as session:
-            from datakit.pack.reading import cat as read_part
+            from datakit.events import Note
+            from datakit.pack.reading import find_part
 
-            data = read_part(dataset, key)
-            session.show_bytes({"dataset": dataset, "key": key, "bytes": len(data)}, data)
+            found = find_part(dataset, key, stores=session.stores(dataset, params))
+            described = {name: getattr(found, name) for name in ("part", "shard", "offset", "indexes_read", "requests")}
+            result = {"dataset": dataset, "key": key, "bytes": len(found.data), **described}
+            if found.requests.total:
+                plural = "" if found.indexes_read == 1 else "es"
+                cost = f"{found.requests}; {found.indexes_read} index{plural} read"
+                session.on_event(Note(f"requests: {cost}"))
+            session.show_bytes(result, found.data)

@@ -33,6 +33,7 @@ from datakit.errors import DatakitError, NoSpace
 if TYPE_CHECKING:
     from datakit.events import Event
     from datakit.settings import Settings
+    from datakit.storage.access import StoreOptions
 
 SCHEMA = 1  # of the JSON object; docs/json.md
 INTERRUPTED = 130  # 128 + SIGINT
@@ -108,6 +109,15 @@ class Session:
         from datakit.settings import load
 
         return load(params, flags={name: value for name, value in (flags or {}).items() if value is not None})
+
+    def stores(self, place: str, params: Path | None = None) -> Mapping[str, StoreOptions] | None:
+        """The named stores of the settings where a place needs any; a plain path needs no settings.
+
+        Args:
+            place: A path or URL.
+            params: The settings file that the user named, as in `settings`.
+        """
+        return self.settings(params).stores if "://" in place or params is not None else None
 
     def done(self, result: object, sentence: str, *, facts: Mapping[str, object] | None = None) -> None:
         """End of a command that changed something: people read it on stderr, `--json` gets `result`."""

@@ -11,7 +11,7 @@ from datakit.cli import frame
 if TYPE_CHECKING:
     from datakit.pack.reading import Inspection
 
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory or URL.")]
 Show = Annotated[int, typer.Option(metavar="N", min=0, help="Samples to list.")]
 
 _BAR_CELLS = 30
@@ -21,15 +21,17 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
 
     @frame.command(app, "inspect", example="datakit inspect data/chat --show 5")
-    def inspect(dataset: Dataset, show: Show = 3, json: frame.JsonOption = False) -> None:
+    def inspect(
+        dataset: Dataset, show: Show = 3, params: frame.ParamsOption = None, json: frame.JsonOption = False
+    ) -> None:
         """Show a dataset's totals, digests, settings, sizes of its parts and a few samples.
 
-        Reads the manifest and the indexes, never a shard.
+        Reads the manifest and the indexes, never a shard; in object storage that is one request for each.
         """
         with frame.run("inspect", json=json) as session:
             from datakit.pack.reading import inspect as inspect_dataset
 
-            inspection = inspect_dataset(dataset, show=show)
+            inspection = inspect_dataset(dataset, show=show, stores=session.stores(dataset, params))
             session.show(inspection, lambda: _text(inspection))
 
 
@@ -50,6 +52,7 @@ def _text(inspection: Inspection) -> str:
         "layout digest": inspection.layout_digest,
         "manifest digest": inspection.manifest_digest,
         "packed with": json.dumps(pack, sort_keys=True),
+        **({"requests": str(inspection.requests)} if inspection.requests.total else {}),
     }
     blocks = [format_facts(facts)]
     for part, sizes in inspection.parts.items():

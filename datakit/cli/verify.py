@@ -11,7 +11,7 @@ from datakit.cli import frame
 if TYPE_CHECKING:
     from datakit.pack.verify import VerifyReport
 
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory or URL.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Look at names, sizes and indexes only; read no shard.")]
 
 
@@ -19,16 +19,21 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
 
     @frame.command(app, "verify", example="datakit verify data/chat")
-    def verify(dataset: Dataset, quick: Quick = False, json: frame.JsonOption = False) -> None:
+    def verify(
+        dataset: Dataset, quick: Quick = False, params: frame.ParamsOption = None, json: frame.JsonOption = False
+    ) -> None:
         """Compare a dataset with its manifest and name every shard, sample and byte that is wrong.
 
         Finds what Python's tarfile, and readers built on it, pass over in silence: a shard cut between two members, a
-        damaged header, a hole of zeros. Exits with 4 when anything is wrong.
+        damaged header, a hole of zeros. In object storage shards stream by and nothing is kept; --quick costs a listing
+        and a request for each index. Exits with 4 when anything is wrong.
         """
         with frame.run("verify", json=json) as session:
             from datakit.pack.verify import verify as verify_dataset
 
-            report = verify_dataset(dataset, quick=quick, on_event=session.on_event)
+            report = verify_dataset(
+                dataset, quick=quick, stores=session.stores(dataset, params), on_event=session.on_event
+            )
             session.show(report, lambda: _text(report))
             report.raise_findings()
 
@@ -36,10 +41,11 @@ def register(app: typer.Typer) -> None:
 def _text(report: VerifyReport) -> str:
     from datakit.units import format_bytes, format_count
 
+    cost = f"; requests: {report.requests}" if report.requests.total else ""
     if report.findings:
-        return "\n".join(str(finding) for finding in report.findings)
+        return "\n".join(map(str, report.findings)) + (f"\n{cost[2:]}" if cost else "")
     looked = "sizes and indexes" if report.quick else "every byte"
     return (
         f"{report.name} is whole: {format_count(report.samples)} samples in {format_count(report.shards)} shards, "
-        f"{looked} checked ({format_bytes(report.checked_bytes)} read)"
+        f"{looked} checked ({format_bytes(report.checked_bytes)} read{cost})"
     )

@@ -1,58 +1,49 @@
 """verify: is a dataset whole, and if not, which shard, which sample, which byte.
 
-Every file is compared with the manifest. Where a shard differs, its index says what should stand at each byte: a
-header is known from name and size, padding and the end are zeros, a part has its crc32c. Python's `tarfile`, and so
-every reader built on it, stops silently at most such damage. A file in the dataset's directory that the manifest does
-not name is a finding too, because a reader by listing would take it for a shard.
+Every file is compared with the manifest, on the disk or in object storage: shards stream by, several at a time, so
+memory is flat, and what differs is looked into (`damage`). A file beside them that the manifest does not name is a
+finding too, because a reader by listing would take it for a shard; what a killed writer of ours left is told apart,
+and is no damage.
 
-What it does not do: mend anything, or look at datasets in object storage.
+What is compared: each 16 MiB part's crc32c, and the sha256 of whatever passes in one piece, which is everything on the
+disk and shards of up to 64 MiB in object storage. The md5 that a manifest holds for DVC is not. It mends nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from datakit.data.digest import PART_BYTES, FileEntry, crc32c
 from datakit.data.index import Index
-from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest
-from datakit.data.shard import BLOCK_BYTES, END, Part, Row, first_difference, header, members
-from datakit.errors import DatakitError, IntegrityError
-from datakit.events import OnEvent, Progress, ignore
+from datakit.data.manifest import MANIFEST_NAME, Contents, ShardEntry, content_digest
+from datakit.errors import DatakitError, InputError, IntegrityError
+from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.pack.damage import Finding, Suspect, cut, damage, wrong_parts
 from datakit.pack.engines import cores
-from datakit.pack.scan import local_directory
 from datakit.pack.writing import Totals
-from datakit.storage.commit import read_manifest
-from datakit.storage.disk import TEMPORARY, map_file
+from datakit.storage.access import StoreOptions
+from datakit.storage.commit import LAST_NAME, NEXT_NAME, parse_manifest
+from datakit.storage.counts import RequestCounts
+from datakit.storage.disk import TEMPORARY
+from datakit.storage.objects import ObjectInfo
+from datakit.storage.partial import PARTIAL
+from datakit.storage.sync import LOCK_NAME
+from datakit.storage.view import View, open_view
 
+__all__ = ["Finding", "VerifyReport", "verify"]
+
+NO_REQUESTS = RequestCounts()
 MOST_FINDINGS = 20
 """Findings listed for one shard: after so many it is to be fetched again whatever the rest says."""
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be.
-
-    Attributes:
-        file: The dataset's file.
-        problem: What is wrong with it.
-        sample: Key of the sample that is hit, where there is one.
-        part: Its part.
-        byte: Position in the file of the first wrong byte, or of the part that holds it.
-    """
-
-    file: str
-    problem: str
-    sample: str | None = None
-    part: str | None = None
-    byte: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.problem}"
+SPAN_BYTES = 4 * PART_BYTES
+"""Bytes of one request: a shard of the usual 64 MiB is one, a larger one several that go side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +51,26 @@ class VerifyReport:
     """What `verify` looked at and found.
 
     Attributes:
-        path: The dataset.
+        path: The dataset's directory or URL.
         name: Its name.
         quick: Whether only names, sizes and indexes were looked at.
         samples: Samples that the manifest names.
         shards: Shards that the manifest names.
         checked_bytes: Bytes that were read and compared.
         findings: Everything that is wrong; none for a whole dataset.
+        leftovers: What a killed pack or sync left there; the next one removes it.
+        requests: Requests that it cost, by class; none on the disk.
     """
 
-    path: Path
+    path: Path | str
     name: str
     quick: bool
     samples: int
     shards: int
     checked_bytes: int
     findings: tuple[Finding, ...]
+    leftovers: tuple[str, ...] = ()
+    requests: RequestCounts = NO_REQUESTS
 
     def raise_findings(self) -> None:
         """Do nothing for a whole dataset.
@@ -95,40 +90,249 @@ class VerifyReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _Span:
+    """What a stretch of a file came to: the crc32c of each of its parts, and its sha256."""
+
+    crcs: tuple[str, ...]
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexLook:
+    """What an index came to; `totals` is None where it is lost."""
+
     findings: tuple[Finding, ...]
-    totals: Totals | None  # None where the index is lost
-    checked_bytes: int
+    totals: Totals | None
 
 
-def verify(dataset: str | Path, *, quick: bool = False, on_event: OnEvent = ignore) -> VerifyReport:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A shard that is being looked at."""
+
+    shard: ShardEntry
+    info: ObjectInfo | None
+    index: Future[_IndexLook]
+    spans: tuple[Future[_Span], ...]
+
+
+def verify(
+    dataset: str | Path,
+    *,
+    quick: bool = False,
+    stores: Mapping[str, StoreOptions] | None = None,
+    on_event: OnEvent = ignore,
+) -> VerifyReport:
     """Check a dataset against its manifest.
 
     Args:
-        dataset: Its directory.
+        dataset: Its directory or URL.
         quick: Look at names, sizes and indexes, and read no shard.
+        stores: Named stores of the settings.
         on_event: Told how far it is.
 
     Raises:
         NotFound: There is no dataset.
-        UsageError: It is in object storage.
-        InputError: It is a commit of something else.
-        IntegrityError: The manifest contradicts itself. What is wrong with other files stands in the report.
+        InputError: It is a file, or a commit of something else.
+        IntegrityError: The manifest is damaged. What is wrong with other files stands in the report.
+        Refused: A shard was replaced while it was read.
+        StoreUnavailable, NotAllowed: The store cannot be asked.
     """
-    root = local_directory(dataset, verb="verify")
-    manifest = read_manifest(root)
-    contents = manifest.contents
-    findings = list(_foreign(root, manifest))
+    view = _open(dataset, stores)
+    contents = view.contents
+    there, findings, leftovers = _files(view)
     totals, checked = [], 0
-    with ThreadPoolExecutor(cores()) as pool:
-        for result in pool.map(lambda shard: _check_shard(root, manifest, shard, quick=quick), contents.shards):
-            findings += result.findings
-            totals += [result.totals] if result.totals is not None else []
-            checked += result.checked_bytes
-            on_event(Progress("verify", checked, None if quick else manifest.total_bytes, "B"))
+    total_bytes = None if quick else view.manifest.total_bytes
+    for look in _looks(view, there, quick=quick):
+        found = look.index.result()
+        findings += [*found.findings, *_check_shard(view, look, lost_index=found.totals is None)]
+        totals += [found.totals] if found.totals is not None else []
+        checked += view.manifest.member(look.shard.index_name).bytes
+        checked += 0 if quick or look.info is None else look.info.bytes
+        on_event(Progress("verify", checked, total_bytes, "B"))
+    findings += _check_others(view, there, quick=quick)
     if not findings:
         findings += _lies(contents, Totals.sum(totals))
-    return VerifyReport(root, manifest.name, quick, contents.samples, len(contents.shards), checked, tuple(findings))
+    if leftovers:
+        hint = f"The next pack or sync to {view.where} removes them; no reader takes them for data"
+        on_event(Caution(f"a killed pack or sync left {len(leftovers)} files ({leftovers[0]}, ...)", hint=hint))
+    return VerifyReport(
+        path=view.path or view.where,
+        name=view.manifest.name,
+        quick=quick,
+        samples=contents.samples,
+        shards=len(contents.shards),
+        checked_bytes=checked,
+        findings=tuple(findings),
+        leftovers=leftovers,
+        requests=view.requests,
+    )
+
+
+def _open(dataset: str | Path, stores: Mapping[str, StoreOptions] | None) -> View:
+    try:
+        return open_view(dataset, stores=stores)
+    except InputError as error:
+        if not str(error.subject).endswith(f"/{MANIFEST_NAME}"):
+            raise
+        # elsewhere such a file is no manifest of ours; here it was said to be one
+        raise IntegrityError(error.message, hint="Fetch or pack the dataset again", subject=error.subject) from None
+
+
+def _files(view: View) -> tuple[dict[str, ObjectInfo], list[Finding], tuple[str, ...]]:
+    """What lies there, what of it nobody named, and what was left by a killed writer of ours."""
+    there = view.files() if view.path is None else _local_files(view.path)
+    known = {entry.name for entry in view.manifest.members} | {MANIFEST_NAME}
+    renewal = _renewal(view.path) if view.path is not None else set()
+    others = sorted(set(there) - known)
+    leftovers = tuple(name for name in others if name in renewal or _is_ours(name))
+    foreign = [Finding(name, "the manifest does not name this file") for name in others if name not in leftovers]
+    return there, foreign, leftovers
+
+
+def _local_files(root: Path) -> dict[str, ObjectInfo]:
+    found = {}
+    for path in root.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(root).as_posix()
+            found[name] = ObjectInfo(name, path.stat().st_size, None)
+    return found
+
+
+def _is_ours(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return name == LOCK_NAME or any(pattern.fullmatch(last) for pattern in (TEMPORARY, PARTIAL))
+
+
+def _renewal(root: Path) -> set[str]:
+    """Files of a renewal that was killed: its markers, and what the manifests in them name."""
+    names: set[str] = set()
+    for marker in (NEXT_NAME, LAST_NAME):
+        path = root / marker
+        if path.is_file():
+            names.add(marker)
+            try:
+                names |= {entry.name for entry in parse_manifest(path.read_bytes(), where=str(path)).members}
+            except DatakitError:
+                continue  # nothing of it can be told apart
+    return names
+
+
+def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Iterator[_Look]:
+    """Each shard in order, looked at side by side; no more are begun than are soon asked for."""
+    workers = cores() if view.path is not None else view.concurrency
+    ahead: deque[_Look] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="datakit-verify") as pool:
+        try:
+            for shard in view.contents.shards:
+                info = there.get(shard.name)
+                index = pool.submit(_check_index, view, shard, there.get(shard.index_name))
+                spans = () if quick or info is None else _spans(view, info)
+                entry = view.manifest.member(shard.name)
+                ahead.append(_Look(shard, info, index, tuple(pool.submit(_check_span, view, entry, *s) for s in spans)))
+                while sum(1 + len(look.spans) for look in ahead) > 2 * workers:
+                    yield ahead.popleft()
+            while ahead:
+                yield ahead.popleft()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _spans(view: View, info: ObjectInfo) -> Iterator[tuple[int, int]]:
+    """From where to where a file is read by one request; on the disk from end to end."""
+    step = SPAN_BYTES if view.path is None else max(info.bytes, 1)
+    return ((start, min(start + step, info.bytes)) for start in range(0, max(info.bytes, 1), step))
+
+
+def _check_span(view: View, entry: FileEntry, start: int, stop: int) -> _Span:
+    """The checksums of a stretch that begins with a part."""
+    whole = hashlib.sha256()
+    crcs: list[str] = []
+    value, at = 0, start
+    for piece in view.pieces(entry.name, start, stop):
+        whole.update(piece)
+        rest = piece
+        while rest:
+            now, rest = rest[: PART_BYTES - at % PART_BYTES], rest[PART_BYTES - at % PART_BYTES :]
+            value = crc32c(now, value)
+            at += len(now)
+            if at % PART_BYTES == 0 or at == stop:
+                crcs.append(f"{value:08x}")
+                value = 0
+    return _Span(tuple(crcs), whole.hexdigest())
+
+
+def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _IndexLook:
+    entry = view.manifest.member(shard.index_name)
+    if info is None:
+        return _IndexLook((Finding(entry.name, "the index is missing"),), None)
+    data = b"".join(map(bytes, view.pieces(entry.name, 0, info.bytes)))
+    if entry.difference(data) is not None or hashlib.sha256(data).hexdigest() != entry.sha256:
+        crcs = tuple(f"{crc32c(data[at : at + PART_BYTES]):08x}" for at in range(0, len(data), PART_BYTES))
+        return _IndexLook(tuple(islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS)), None)
+    try:
+        rows = Index.from_buffer(data).rows()
+    except DatakitError as error:
+        return _IndexLook((Finding(entry.name, error.message),), None)
+    if len(rows) != shard.samples:
+        problem = f"the index has {len(rows)} samples, the manifest says {shard.samples}"
+        return _IndexLook((Finding(entry.name, problem),), None)
+    return _IndexLook((), Totals.of(rows))
+
+
+def _check_shard(view: View, look: _Look, *, lost_index: bool) -> list[Finding]:
+    """What is wrong with a shard, from the checksums of its stretches."""
+    shard, info, entry = look.shard, look.info, view.manifest.member(look.shard.name)
+    if info is None:
+        return [Finding(shard.name, f"the shard is missing, and its {shard.samples} samples with it")]
+    spans = [span.result() for span in look.spans]
+    crcs = tuple(crc for span in spans for crc in span.crcs)
+    same = crcs == entry.crc32c and (len(spans) != 1 or spans[0].sha256 == entry.sha256) if spans else True
+    if info.bytes == entry.bytes and same:
+        return []
+    suspect = _suspect(view, entry, info, crcs)
+    if (other := _holder(view, suspect, crcs)) is not None:
+        problem = f"it holds the bytes of {other}, its own {shard.samples} samples are not there"
+        return [Finding(shard.name, problem, byte=0)]
+    rows = None if lost_index else view.index(shard).rows()
+    if spans:
+        return list(islice(damage(suspect, rows), MOST_FINDINGS))
+    short = None if rows is None else cut(suspect, rows)  # a quick look reads nothing
+    return [short] if short is not None else list(wrong_parts(suspect))
+
+
+def _suspect(view: View, entry: FileEntry, info: ObjectInfo, crcs: Sequence[str]) -> Suspect:
+    wrong = {number for number, crc in enumerate(crcs) if (crc,) != entry.crc32c[number : number + 1]}
+    pack = view.contents.pack
+    return Suspect(
+        entry,
+        info.bytes,
+        lambda start, stop: view.pieces(entry.name, start, stop),
+        wrong_parts=wrong,
+        bundle=pack.get("bundle"),
+        foreign=bool(pack.get("foreign")),
+    )
+
+
+def _holder(view: View, suspect: Suspect, crcs: tuple[str, ...]) -> str | None:
+    """Another member whose bytes these are."""
+    alike = (entry for entry in view.manifest.members if entry.bytes == suspect.size and entry.crc32c == crcs)
+    return next((entry.name for entry in alike if crcs and entry.name != suspect.entry.name), None)
+
+
+def _check_others(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Iterator[Finding]:
+    """Members that are neither shard nor index, such as side files for other readers."""
+    usual = {name for shard in view.contents.shards for name in (shard.name, shard.index_name)}
+    for entry in view.manifest.members:
+        info = there.get(entry.name)
+        if entry.name in usual:
+            continue
+        if info is None:
+            yield Finding(entry.name, "the file is missing")
+            continue
+        spans = [] if quick else [_check_span(view, entry, *span) for span in _spans(view, info)]
+        crcs = tuple(crc for span in spans for crc in span.crcs)
+        if info.bytes != entry.bytes or (spans and crcs != entry.crc32c):
+            yield from islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS)
 
 
 def _lies(contents: Contents, totals: Totals) -> Iterator[Finding]:
@@ -141,143 +345,3 @@ def _lies(contents: Contents, totals: Totals) -> Iterator[Finding]:
     ):
         if actual != said:
             yield Finding(MANIFEST_NAME, f"its samples have the {what} {actual}, it says {said}")
-
-
-def _foreign(root: Path, manifest: Manifest) -> Iterator[Finding]:
-    known = {entry.name for entry in manifest.members} | {MANIFEST_NAME}
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        if path.is_file() and name not in known and not TEMPORARY.fullmatch(path.name):
-            yield Finding(name, "the manifest does not name this file")
-
-
-def _check_shard(root: Path, manifest: Manifest, shard: ShardEntry, *, quick: bool) -> _Checked:
-    index, entry = manifest.member(shard.index_name), manifest.member(shard.name)
-    rows, findings = _check_index(root, index, shard)
-    totals = None if rows is None else Totals.of(rows)
-    path = root / shard.name
-    if not path.is_file():
-        missing = Finding(shard.name, f"the shard is missing, and its {shard.samples} samples with it")
-        return _Checked((*findings, missing), totals, index.bytes)
-    data = map_file(path)
-    if quick:
-        wrong = len(data) != entry.bytes
-        found = list(islice(damage(data, entry, rows), MOST_FINDINGS)) if wrong else []
-        return _Checked((*findings, *found), totals, index.bytes)
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        findings = [*findings, *islice(damage(data, entry, rows), MOST_FINDINGS)]
-    return _Checked(tuple(findings), totals, index.bytes + len(data))
-
-
-def _check_index(root: Path, entry: FileEntry, shard: ShardEntry) -> tuple[list[Row] | None, list[Finding]]:
-    path = root / entry.name
-    if not path.is_file():
-        return None, [Finding(entry.name, "the index is missing")]
-    data = map_file(path)
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        return None, list(islice(_wrong_parts(data, entry), MOST_FINDINGS))
-    try:
-        rows = Index.from_buffer(data).rows()
-    except DatakitError as error:
-        return None, [Finding(entry.name, error.message)]
-    if len(rows) != shard.samples:
-        problem = f"the index has {len(rows)} samples, the manifest says {shard.samples}"
-        return None, [Finding(entry.name, problem)]
-    return rows, []
-
-
-def damage(data: memoryview, entry: FileEntry, rows: Sequence[Row] | None) -> Iterator[Finding]:
-    """What is wrong with the bytes of a shard, first byte first; at least one finding for bytes that differ.
-
-    Args:
-        data: The shard as it is.
-        entry: The shard as the manifest says it was.
-        rows: Its index, or None where that is lost: then only headers and 16 MiB parts are checked.
-    """
-    found = False
-    if rows is None:
-        try:
-            for _ in members(data):
-                pass
-        except IntegrityError as error:
-            found = True
-            yield Finding(entry.name, error.message, byte=int(str(error.subject)))
-    else:
-        for finding in _against_rows(data, entry, rows):
-            found = True
-            yield finding
-    if not found:
-        yield from _wrong_parts(data, entry)
-
-
-def _against_rows(data: memoryview, entry: FileEntry, rows: Sequence[Row]) -> Iterator[Finding]:
-    end = 0
-    for position, row in enumerate(rows):
-        for part, place in sorted(row.parts.items(), key=lambda item: item[1].offset):
-            start, end = place.offset - BLOCK_BYTES, place.offset + place.size + -place.size % BLOCK_BYTES
-            if end > len(data):
-                lost = len(rows) - position
-                problem = (
-                    f"it ends at byte {len(data)} of {entry.bytes}: {row.key}.{part} should stand at bytes {start} to "
-                    f"{end}, {lost} sample{'s are' if lost > 1 else ' is'} lost"
-                )
-                yield Finding(entry.name, problem, row.key, part, len(data))
-                return
-            if damaged := _member_damage(data[start:end], row.key, part, place):
-                yield Finding(entry.name, damaged[0], row.key, part, damaged[1])
-    rest = data[end:]
-    if len(rest) < len(END) and first_difference(rest, END[: len(rest)]) is None:
-        yield Finding(
-            entry.name, f"it ends at byte {len(data)} of {entry.bytes}, before its end blocks", byte=len(data)
-        )
-    elif (byte := first_difference(rest[: len(END)], END)) is not None:
-        yield Finding(entry.name, f"byte {end + byte}, in the end blocks, is not zero", byte=end + byte)
-    elif len(rest) > len(END):
-        extra = len(rest) - len(END)
-        yield Finding(entry.name, f"{extra} bytes follow its end at byte {entry.bytes}", byte=entry.bytes)
-
-
-def _member_damage(block: memoryview, key: str, part: str, place: Part) -> tuple[str, int] | None:
-    """What is wrong with one member, header to padding, and at which byte of the shard."""
-    start = place.offset - BLOCK_BYTES
-    if not any(block):
-        return f"bytes {start} to {start + len(block)} are zeros where {key}.{part} should be", start
-    head = bytes(block[:BLOCK_BYTES])
-    expected = header(key, part, place.size)
-    if (byte := first_difference(head, expected)) is not None:
-        return (
-            f"byte {start + byte}, in the header of {key}.{part}, is {head[byte]:#04x}, not {expected[byte]:#04x}",
-            start + byte,
-        )
-    content = block[BLOCK_BYTES : BLOCK_BYTES + place.size]
-    if (actual := crc32c(content)) != place.crc32c:
-        problem = (
-            f"part {part} of sample {key} (bytes {place.offset} to {place.offset + place.size}) has crc32c "
-            f"{actual:08x}, the index says {place.crc32c:08x}"
-        )
-        return problem, place.offset
-    padding = block[BLOCK_BYTES + place.size :]
-    if (spoilt := first_difference(padding, bytes(len(padding)))) is not None:
-        at = place.offset + place.size + spoilt
-        return f"byte {at}, in the padding after {key}.{part}, is {padding[spoilt]:#04x}, not zero", at
-    return None
-
-
-def _wrong_parts(data: memoryview, entry: FileEntry) -> Iterator[Finding]:
-    """The 16 MiB parts of a file that are not what the manifest says; at least one finding."""
-    if len(data) != entry.bytes:
-        yield Finding(
-            entry.name, f"it has {len(data)} bytes, the manifest says {entry.bytes}", byte=min(len(data), entry.bytes)
-        )
-        return
-    found = False
-    for number, expected in enumerate(entry.crc32c):
-        start = number * PART_BYTES
-        stop = min(start + PART_BYTES, entry.bytes)
-        if (actual := f"{crc32c(data[start:stop]):08x}") != expected:
-            found = True
-            yield Finding(
-                entry.name, f"bytes {start} to {stop} have crc32c {actual}, the manifest says {expected}", byte=start
-            )
-    if not found:
-        yield Finding(entry.name, f"it has another sha256 than the manifest says ({entry.sha256})")

@@ -132,6 +132,18 @@ class View:
         info = self._version(shard)
         return self._store.stream(info.key, start=start, stop=stop, etag=info.etag)
 
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
+        """Bytes of any file there, whatever the manifest says of it; of the version that was listed, if it was.
+
+        Raises:
+            NotFound: It is not there.
+            Refused: It was replaced since it was listed.
+        """
+        with self._guard:
+            info = self._versions.get(name)
+        key = self.location.key(name)
+        return self._store.stream(key, start=start, stop=stop, etag=None if info is None else info.etag)
+
     def files(self) -> dict[str, ObjectInfo]:
         """Everything below the place, by its name there: a request for each thousand objects, none for a directory.
 

@@ -200,7 +200,8 @@ def test_cat_writes_the_bytes_as_they_are(clean_room: Path) -> None:
 
     expected = (clean_room / "raw/1/img-0003.jpg").read_bytes()
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, b"")
-    assert told["result"] == {"dataset": "ds", "key": "1/img-0003.jpg", "bytes": len(expected)}
+    assert told["result"].items() >= {"dataset": "ds", "key": "1/img-0003.jpg", "bytes": len(expected)}.items()
+    assert (told["result"]["part"], told["result"]["requests"]["get"]) == ("jpg", 0)
 
 
 @pytest.mark.parametrize(
@@ -210,9 +211,6 @@ def test_cat_writes_the_bytes_as_they_are(clean_room: Path) -> None:
         (["cat", "ds", "r00001.txt"], "has no part txt, it has json"),
         (["cat", "nowhere", "a"], "nowhere is not there"),
         (["verify", "."], "has no manifest.json"),
-        (["inspect", "s3://bucket/ds"], "inspect works on a local directory, not on s3://bucket/ds"),
-        (["verify", "s3://bucket/ds"], "verify works on a local directory"),
-        (["cat", "s3://bucket/ds", "a"], "cat works on a local directory"),
         (["tokenize", "s3://bucket/ds", "tok", "--model", "m"], "tokenize works on a local directory"),
         (["tokenize", "ds", "tok", "--model", "nowhere"], "nowhere is not a directory with a tokenizer"),
         (["tokenize", "ds", "tok", "--model", "m", "--seq-len", "1"], "seq_len must be 2 or more"),

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from datakit import InputError, IntegrityError, NotFound, UsageError
 from datakit.data.digest import entry_of
-from datakit.pack.reading import PartSizes, cat, inspect
+from datakit.pack.reading import PartSizes, cat, find_part, inspect
 from datakit.storage.commit import commit, read_manifest
+from support.datasets import lines, make_dataset, publish
+from support.faulty import FaultyServer, faulty_server
 from support.packing import raw_lines, samples_of, small_pack, write_lines, write_pairs
+
+
+@contextlib.contextmanager
+def serving_faulty() -> Iterator[FaultyServer]:
+    """An S3 server in this process, to which the environment leads."""
+    with faulty_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            patch.setenv(name, value)
+        yield server
 
 
 @pytest.fixture
@@ -160,3 +174,86 @@ def test_a_file_is_not_called_absent(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"raw\.jsonl is a file, not a dataset's directory") as caught:
             look()
         assert caught.value.hint == f"Pack it: datakit pack {file} DEST"
+
+
+def test_a_url_is_looked_into_without_fetching_shards(tmp_path: Path) -> None:
+    """The same report from object storage, for one request a manifest and one an index."""
+    small_pack(write_pairs(tmp_path / "raw", 60), tmp_path / "ds")
+    here = inspect(tmp_path / "ds")
+
+    with serving_faulty() as server:
+        url = publish(tmp_path / "ds", server)
+        there = inspect(url)
+        asked = [key for _, key, _ in server.log]
+
+    assert there.path == url
+    assert replace(there, path=here.path, requests=here.requests) == here
+    assert not any(key.endswith(".tar") for key in asked)
+    assert (there.requests.get, there.requests.total) == (1 + here.shards, 1 + here.shards)
+    assert here.requests.total == 0
+
+
+def test_a_part_is_read_from_a_url_by_two_requests(tmp_path: Path) -> None:
+    """Whatever the search cost: the version of the shard, and the bytes of the part alone."""
+    small_pack(write_pairs(tmp_path / "raw", 60), tmp_path / "ds")
+    sample = samples_of(tmp_path / "ds")[0]
+
+    with serving_faulty() as server:
+        url = publish(tmp_path / "ds", server)
+        found = find_part(url, f"{sample.key}.jpg")
+        shards = [line for line in server.log if line[1].endswith(".tar")]
+
+    assert found.data == sample.parts["jpg"]
+    assert [(method, span) for method, _, span in shards] == [
+        ("HEAD", ""),
+        ("GET", f"bytes={found.offset}-{found.offset + len(found.data) - 1}"),
+    ]
+    assert (found.indexes_read, found.dataset, found.part) == (1, url, "jpg")
+    assert found.requests.head == 1
+
+
+def test_a_key_is_guessed_where_shards_are_in_its_order(tmp_path: Path) -> None:
+    """Of 30 indexes at most 5 are read; a key that no shard has costs all of them."""
+    dataset = make_dataset(tmp_path / "ds", [lines(at, at + 5) for at in range(0, 150, 5)])
+
+    costs = [find_part(dataset, f"r{number:05d}").indexes_read for number in range(150)]
+    with pytest.raises(NotFound, match="has no sample 'r00042x'"):
+        cat(dataset, "r00042x")
+
+    assert max(costs) <= 5
+    assert [cat(dataset, f"r{number:05d}") for number in (0, 77, 149)] == [raw_lines(150)[n] for n in (0, 77, 149)]
+
+
+def test_a_guess_that_fails_leaves_nothing_out(tmp_path: Path) -> None:
+    """Shards in no order: every sample is found all the same, and no index is read twice."""
+    order = [3, 0, 4, 1, 2, 6, 5]
+    dataset = make_dataset(tmp_path / "ds", [lines(at * 5, at * 5 + 5) for at in order])
+
+    found = [find_part(dataset, f"r{number:05d}") for number in range(35)]
+
+    assert [each.data for each in found] == raw_lines(35)
+    assert max(each.indexes_read for each in found) <= 7
+
+
+def test_lines_of_a_bundle_are_read_one_by_one(tmp_path: Path) -> None:
+    """The index addresses the line, not its member."""
+    dataset = make_dataset(tmp_path / "ds", [lines(0, 25), lines(25, 40)], bundle=10)
+
+    assert [cat(dataset, f"r{number:05d}") for number in range(40)] == raw_lines(40)
+    assert inspect(dataset).parts["json"].samples == 40
+
+
+def test_damaged_bytes_of_a_url_are_not_handed_out(tmp_path: Path) -> None:
+    """The hint names the URL."""
+    dataset = make_dataset(tmp_path / "ds", [lines(0, 5)])
+    with serving_faulty() as server:
+        url = publish(dataset, server)
+        key = next(key for key in server.objects if key.endswith(".tar"))
+        server.put(key, server.objects[key][0].replace(b"r00002", b"r00009"))
+
+        with pytest.raises(
+            IntegrityError, match=rf"{url}/ds-\w+\.tar: part json of sample r00002 has crc32c"
+        ) as caught:
+            cat(url, "r00002")
+
+    assert caught.value.hint == f"See all damage: datakit verify {url}"
