@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -28,12 +28,14 @@ from datakit.events import OnEvent, ignore
 from datakit.pack.cluster import Cluster
 from datakit.pack.cut import AUTO, PackSettings
 from datakit.pack.engines import Crew, Engine, cores
+from datakit.pack.fetching import Fetched, fetched
 from datakit.pack.listing import list_records
+from datakit.pack.naming import Naming
 from datakit.pack.planning import plan
 from datakit.pack.receipts import Memory
 from datakit.pack.records import Records
 from datakit.pack.result import PackResult
-from datakit.pack.scan import Fetched, Sources, fetched, is_remote, scan
+from datakit.pack.scan import Sources, is_remote, scan
 from datakit.pack.standing import refuse_leftovers
 from datakit.pack.work import Work
 from datakit.storage import disk
@@ -86,8 +88,7 @@ def pack(
     _check(settings, engine=engine, part=part, parent=parent)
     target = _target(src, dest)
     listed_ns = time.time_ns()
-    kind = cast("Literal['auto', 'jsonl', 'files']", settings.input)
-    sources = scan(src, input=kind, fingerprints=False, stores=stores)
+    sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
     memory = Memory.beside(target)
     crew_to_be = _crew(engine, workers, sources)
     site = _site(sources, target, memory, part, crew_to_be, stores)
@@ -95,7 +96,9 @@ def pack(
         records = _table(sources, local, settings, crew)
         planned = plan(records, chosen=np.arange(len(records.keys)), dest=target, settings=settings)
         refuse_leftovers(target, planned.splits)
-        work = Work(planned, records, settings, memory, target, listed_ns, on_event)
+        for remark in records.remarks:
+            on_event(remark)
+        work = Work(planned, records, local, settings, memory, target, listed_ns, on_event)
         if dry_run:
             datasets = work.rehearse(part)
         elif part is not None:
@@ -131,7 +134,7 @@ def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None,
     asked = {
         "--parent": parent is not None,
         "--shard-size auto": settings.shard_size == AUTO,
-        **{f"--{name}": settings.to_json().get(name) for name in ("key", "escape", "dedupe")},
+        **{f"--{name}": settings.to_json().get(name) for name in ("dedupe",)},
         "--on-error": settings.on_error != "stop",
         "--index": settings.index,
         f"--input {settings.input}": settings.input not in ("auto", "jsonl", "files"),
@@ -143,7 +146,14 @@ def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None,
 
 def _table(sources: Sources, local: Fetched, settings: PackSettings, crew: Crew) -> Records:
     with _without_collector():
-        records = list_records(sources, local, key_field=settings.key_field, run=crew.map)
+        records = list_records(
+            sources,
+            local,
+            naming=Naming(settings.key_field, settings.key, settings.escape),
+            on_error=settings.on_error,
+            max_errors=settings.max_errors,
+            run=crew.map,
+        )
     if not len(records.keys):
         raise InputError(f"{sources.url} is empty: it holds no records", subject=sources.url)
     return records
@@ -171,12 +181,12 @@ def _site(
 @contextlib.contextmanager
 def _rehearsal(sources: Sources, stores: Mapping[str, StoreOptions] | None) -> Iterator[tuple[Fetched, Crew]]:
     """The source as a plan needs it: lines are read for their keys, of files the listing is enough."""
-    with tempfile.TemporaryDirectory() as folder, Engine(1) as crew:
-        if sources.kind == "files" and is_remote(sources.url):
-            yield Fetched(sources.url, (), 0), crew
-        else:
-            with fetched(sources, Path(folder) / "spool", stores=stores) as local:
-                yield local, crew
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Engine(1) as crew,
+        fetched(sources, Path(folder) / "spool", stores=stores) as local,
+    ):
+        yield local, crew
 
 
 def _crew(engine: str, workers: int | None, sources: Sources) -> Engine | Cluster:

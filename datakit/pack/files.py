@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -18,21 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.keys import NAME_BYTES, check_key, check_part, split_name
-from datakit.data.shard import BLOCK_BYTES, MAX_PART_BYTES, Sample, header
-from datakit.errors import InputError
+from datakit.data.shard import BLOCK_BYTES, Sample
 from datakit.events import Caution, Note
 from datakit.pack.lines import changed
+from datakit.pack.naming import Naming
 from datakit.pack.records import KeyColumn, Positions
-from datakit.pack.troubles import Trouble, refusal
-
-
-class FoundFile(NamedTuple):
-    """A file of a folder: its name below it, its bytes, and its version: a time of change in ns, or a hash of a tag."""
-
-    name: str
-    size: int
-    stamp: int
+from datakit.pack.troubles import Trouble
 
 
 class Kind(NamedTuple):
@@ -48,6 +39,7 @@ class Files:
 
     Attributes:
         root: The folder.
+        naming: How names were cut.
         timed: Whether stamps are times of change of the files that will be read.
         keys: Their names.
         kinds: Which parts there are together.
@@ -60,6 +52,7 @@ class Files:
     """
 
     root: str
+    naming: Naming
     timed: bool
     keys: KeyColumn
     kinds: tuple[Kind, ...]
@@ -104,6 +97,7 @@ class Files:
         picked = np.repeat(self.firsts[positions] - firsts[:-1], counts) + np.arange(int(counts.sum()))
         return FileBatch(
             root=self.root,
+            naming=self.naming,
             timed=self.timed,
             kinds=self.kinds,
             keys=self.keys.chosen(positions),
@@ -118,6 +112,7 @@ class FileBatch:
     """Some records of a folder."""
 
     root: str
+    naming: Naming
     timed: bool
     kinds: tuple[Kind, ...]
     keys: KeyColumn
@@ -134,12 +129,16 @@ class FileBatch:
         sizes = self.sizes.tolist()
         at = 0
         for key, kind in self._rows():
-            stem = f"{self.root}/{key}."
+            stem = f"{self.root}/{self.naming.stem(key)}."
             parts = {}
             for name, suffix in zip(kind.parts, kind.suffixes, strict=True):
                 parts[name] = _read(stem + suffix, sizes[at], stamps[at])
                 at += 1
             yield Sample(key, parts)
+
+    def names(self) -> list[str]:
+        """Names of the files, below the folder."""
+        return [f"{self.naming.stem(key)}.{suffix}" for key, kind in self._rows() for suffix in kind.suffixes]
 
     def signatures(self) -> list[bytes]:
         """16 bytes a record: BLAKE2b over name, size and stamp of each of its parts."""
@@ -156,61 +155,6 @@ class FileBatch:
     def _rows(self) -> Iterator[tuple[str, Kind]]:
         keys = self.keys.take(np.arange(len(self)))
         return zip(keys, (self.kinds[kind] for kind in self.kind_of.tolist()), strict=True)
-
-
-def list_files(root: str, *, files: Iterable[FoundFile], timed: bool = True) -> Files:
-    """The records of a folder: files that share a stem, in the order of their keys.
-
-    Args:
-        root: The folder.
-        files: What lies in it.
-        timed: Whether their stamps are times of change.
-
-    Raises:
-        InputError: A file has no part name, or a name that a sample cannot have; offenders are listed.
-    """
-    samples: dict[str, list[tuple[str, str, int, int]]] = {}
-    troubles: list[Trouble] = []
-    lower: dict[str, str] = {}
-    for name, size, stamp in files:
-        key, suffix = split_name(name)
-        part = lower.get(suffix)
-        if part is None:
-            part = lower[suffix] = suffix.lower()  # as every reader of such tars will
-            troubles += _broken_rules(check_part, part, name)
-        samples.setdefault(key, []).append((part, suffix, size, stamp))
-    keys = sorted(samples)
-    kinds: dict[Kind, int] = {}
-    kind_of: list[int] = []
-    all_sizes: list[int] = []
-    all_stamps: list[int] = []
-    for key in keys:
-        names, suffixes, sizes, stamps = zip(*sorted(samples[key]), strict=True)
-        if len(set(names)) < len(names):
-            where = f"{key}.{suffixes[-1]}"
-            troubles.append(Trouble(where, f"another file is the same part of sample {key}", key=key, hint=_RENAME))
-        troubles += _broken_rules(check_key, key, f"{key}.{suffixes[0]}") or _beyond_ustar(key, names, sizes)
-        kind_of.append(kinds.setdefault(Kind(names, suffixes), len(kinds)))
-        all_sizes += sizes
-        all_stamps += stamps
-    if troubles:
-        raise refusal(troubles)
-    counts = [len(kind.parts) for kind in kinds]
-    kind_column = np.array(kind_of, np.int32)
-    firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64)[kind_column])])
-    return Files(
-        root=root,
-        timed=timed,
-        keys=KeyColumn.of(keys),
-        kinds=tuple(kinds),
-        kind_of=kind_column,
-        firsts=firsts,
-        sizes=np.array(all_sizes, np.int64),
-        stamps=np.array(all_stamps, np.uint64),
-    )
-
-
-_RENAME = "Rename or move it"
 
 
 def _sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -230,25 +174,3 @@ def _read(path: str, size: int, stamp: int | None) -> bytes:
     finally:
         os.close(descriptor)
     return data
-
-
-def _beyond_ustar(key: str, parts: Sequence[str], sizes: Sequence[int]) -> list[Trouble]:
-    """What a tar cannot hold of a sample: names too long, parts too large. Told before anything is written."""
-    # bytes of UTF-8 are at most four a letter: most names are told by that alone
-    if max(sizes) <= MAX_PART_BYTES and 4 * (len(key) + 1 + max(map(len, parts))) <= NAME_BYTES:
-        return []
-    troubles = []
-    for part, size in zip(parts, sizes, strict=True):
-        try:
-            header(key, part, size)
-        except InputError as error:
-            troubles.append(Trouble(f"{key}.{part}", error.message, key=key, hint=error.hint))
-    return troubles
-
-
-def _broken_rules(check: Callable[[str], None], value: str, where: str) -> list[Trouble]:
-    try:
-        check(value)
-    except InputError as error:
-        return [Trouble(where, error.message, hint=_RENAME)]
-    return []

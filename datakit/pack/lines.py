@@ -22,8 +22,9 @@ from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.pack.clashes import clashes
+from datakit.pack.naming import JSON_PART, Naming
 from datakit.pack.records import KeyColumn, Positions, Run, here, rows_of
-from datakit.pack.spans import DIGEST_BYTES, JSON_PART, LineFile, Piece, list_span, places, spans_of
+from datakit.pack.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of
 from datakit.pack.troubles import Raw, Trouble
 
 
@@ -152,7 +153,14 @@ def changed(where: str) -> InputError:
     )
 
 
-def list_lines(files: Sequence[LineFile], *, key_field: str, run: Run = here) -> Lines:
+def list_lines(
+    files: Sequence[LineFile],
+    *,
+    naming: Naming | None = None,
+    limit: int = MANY,
+    run: Run = here,
+    troubles: Sequence[Trouble] = (),
+) -> Lines:
     """The records of JSON lines, in order; blank lines are none.
 
     Lines that are no records are the table's troubles: not a JSON object, a key that cannot name a sample, or one that
@@ -160,10 +168,12 @@ def list_lines(files: Sequence[LineFile], *, key_field: str, run: Run = here) ->
 
     Args:
         files: Plain JSON lines files.
-        key_field: The field that names a record; one without it is named by a hash of its bytes.
+        naming: How records are named; one without the field, by a hash of its bytes.
+        limit: More offenders than this in one span end its listing: the pack will stop.
         run: What runs the tasks.
+        troubles: What is known not to be readable.
     """
-    spans = spans_of(files, key_field=key_field)
+    spans = spans_of(files, naming=naming or Naming(), limit=limit)
     pieces = list(run(list_span, spans))
     firsts = np.zeros(len(files), np.int64)
     for span, piece in zip(spans, pieces, strict=True):
@@ -179,8 +189,11 @@ def list_lines(files: Sequence[LineFile], *, key_field: str, run: Run = here) ->
         offsets=np.concatenate(_column(pieces, "offsets") or [np.zeros(0, np.int64)]),
         sizes=np.concatenate(_column(pieces, "sizes") or [np.zeros(0, np.uint32)]),
         digests=np.concatenate(_column(pieces, "digests") or [np.zeros((0, DIGEST_BYTES), np.uint8)]),
-        troubles=tuple(trouble for piece in pieces for trouble in piece.troubles),
-        remarks=tuple(remark for piece in pieces for remark in piece.remarks),
+        troubles=(*troubles, *(trouble for piece in pieces for trouble in piece.troubles)),
+        remarks=(
+            *(Note(f"{file.name} is a JSON array; its items are the records") for file in files if file.is_array),
+            *(remark for piece in pieces for remark in piece.remarks),
+        ),
     )
     return _without_clashes(lines)
 

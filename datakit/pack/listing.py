@@ -1,32 +1,51 @@
-"""listing: a source's table of records, whatever it holds."""
+"""listing: a source's table of records, whatever it holds, and whether what cannot be packed stops the pack."""
 
 from __future__ import annotations
 
-from datakit.pack.files import FoundFile, list_files
+from typing import Literal
+
+from datakit.pack.fetching import Fetched
+from datakit.pack.grouping import FoundFile, list_files
 from datakit.pack.lines import list_lines
+from datakit.pack.naming import Naming
 from datakit.pack.records import Records, Run, here
-from datakit.pack.scan import Fetched, Sources
+from datakit.pack.scan import Sources
+from datakit.pack.spans import MANY
 from datakit.pack.troubles import refusal
 
 
-def list_records(sources: Sources, local: Fetched, *, key_field: str = "id", run: Run = here) -> Records:
-    """The records of a source.
+def list_records(
+    sources: Sources,
+    local: Fetched,
+    *,
+    naming: Naming | None = None,
+    on_error: Literal["stop", "skip", "quarantine"] = "stop",
+    max_errors: int = MANY,
+    run: Run = here,
+) -> Records:
+    """The records of a source; what cannot be packed is the table's troubles (see `troubles.settle`).
 
     Args:
         sources: Its files.
         local: The same as plain local files.
-        key_field: The field that names a record, where records have fields.
+        naming: How records get their keys.
+        on_error: `stop` raises at offenders.
+        max_errors: How many offenders are tolerated otherwise; one kind of source looks for no more.
         run: What runs the tasks of the listing.
 
     Raises:
         InputError: Records cannot be packed, and are listed.
     """
+    naming = naming or Naming()
     records: Records
     if sources.kind == "jsonl":
-        records = list_lines(local.lines, key_field=key_field, run=run)
+        limit = MANY if on_error == "stop" else max_errors
+        records = list_lines(local.lines, naming=naming, limit=limit, run=run, troubles=sources.troubles)
     else:
         found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
-        records = list_files(local.root, files=found, timed=not sources.is_remote)
-    if records.troubles:
+        records = list_files(
+            local.root, files=found, naming=naming, timed=not sources.is_remote, troubles=sources.troubles
+        )
+    if records.troubles and on_error == "stop":
         raise refusal(records.troubles)
     return records

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import key_hash
+from datakit.events import Caution, Note
 
 if TYPE_CHECKING:
     from datakit.data.shard import Sample
-    from datakit.events import Caution, Note
     from datakit.pack.troubles import Trouble
 
 Positions = npt.NDArray[np.int64]
@@ -198,6 +198,17 @@ class Records(Protocol):
     def take(self, positions: Positions) -> Batch:
         """Some of them, in this order."""
         ...
+
+
+def lacking(counts: Mapping[str, int], total: int) -> list[Note | Caution]:
+    """What to say where some records lack a part that at least half of them have.
+
+    Args:
+        counts: How many records have a part, by its name.
+        total: How many records there are.
+    """
+    rare = [f"{total - count} lack {part}" for part, count in counts.items() if total > count >= total / 2]
+    return [Caution(f"of {total} samples, {', '.join(rare)}")] if rare else []
 
 
 def rows_of(table: npt.NDArray[np.uint8], positions: Positions) -> list[bytes]:

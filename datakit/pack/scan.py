@@ -1,58 +1,30 @@
 """scan: what a source holds, as a value that can be printed, compared and kept beside a dataset.
 
-A source is a file, a folder, or an object-store prefix. Names are below the source and sorted, so the listing of the
-same files is the same bytes anywhere; a fingerprint is a local file's md5, or the ETag that the store gave without a
-request of its own. Hidden files are left out; links to folders are refused, because following them may leave the tree.
-
-`fetched` lays down as plain local files what cannot be read in place: objects and `.gz` files. It counts its requests.
+A source is a file, a folder, or a prefix of a store. Names are below the source and sorted, so the listing of the same
+files is the same bytes anywhere; a fingerprint is a local file's md5, or the ETag that the store gave without a request
+of its own. Nothing is read for a listing but what fingerprints of local files need.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import hashlib
-import os
-import zlib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from datakit.data.keys import key_hash
 from datakit.errors import InputError, NotFound, UsageError
-from datakit.pack.spans import LineFile
-from datakit.storage import disk
+from datakit.pack.kinds import Kind, kind_of, used
+from datakit.pack.trees import SourceFile, shown, walk
+from datakit.pack.troubles import Trouble
 from datakit.storage.retry import Pace, PatientStore
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
 
-JSONL_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-CONCURRENCY = 16
-"""Objects fetched at once: small objects are bound by latency, not by bandwidth."""
-
 RETRIES = 5
 """Tries beyond the first for one request, as in `sync`."""
-
-_COPY_BYTES = 2**20
-
-
-class SourceFile(NamedTuple):
-    """A file of a source: its name below it, bytes, md5 or ETag where known, and a local one's time of change in ns."""
-
-    name: str
-    bytes: int
-    fingerprint: str | None
-    mtime_ns: int | None = None
-
-    @property
-    def stamp(self) -> int:
-        """A number that tells its version: the time of its change, or a hash of its tag."""
-        return key_hash(str(self.fingerprint)) if self.mtime_ns is None else self.mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +33,19 @@ class Sources:
 
     Attributes:
         url: The source as it was named.
-        kind: `jsonl` or `files`.
-        files: Its files.
+        kind: What it holds.
+        files: The files that records are read from.
         requests: Requests that listing it took.
         single: Whether the source is one object, not what lies below a prefix.
+        troubles: What lies there and cannot be read.
     """
 
     url: str
-    kind: Literal["jsonl", "files"]
+    kind: Kind
     files: tuple[SourceFile, ...]
     requests: int = 0
     single: bool = False
+    troubles: tuple[Trouble, ...] = ()
 
     @property
     def is_remote(self) -> bool:
@@ -85,7 +59,9 @@ class Sources:
 
     def to_bytes(self) -> bytes:
         """Deterministic JSON of the files; the place they lie in is left out, so that a copy lists the same."""
-        files = [{"name": file.name, "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files]
+        files = [
+            {"name": shown(file.name), "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files
+        ]
         value: dict[str, Any] = {"format": 1, "kind": self.kind, "files": files}
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -93,7 +69,7 @@ class Sources:
 def scan(
     src: str | Path,
     *,
-    input: Literal["auto", "jsonl", "files"] = "auto",  # noqa: A002 -- the setting's name
+    input: Kind | Literal["auto"] = "auto",  # noqa: A002 -- the setting's name
     fingerprints: bool = True,
     stores: Mapping[str, StoreOptions] | None = None,
 ) -> Sources:
@@ -101,66 +77,42 @@ def scan(
 
     Args:
         src: A file, a folder, or a URL such as `s3://bucket/raw`.
-        input: What it holds; `auto` takes JSON lines where all files are, else a folder of files, and refuses a mix.
+        input: What it holds; `auto` tells by the names where they agree, takes a folder of files where they say
+            nothing, and refuses a mix.
         fingerprints: Whether local files are read for their md5.
         stores: Named stores of the settings.
 
     Raises:
         NotFound: Nothing is there.
-        InputError: There are no files, or files of both kinds.
+        InputError: There are no files, or files of several kinds.
     """
     requests, single = 0, False
+    troubles: list[Trouble] = []
     if is_remote(src):
-        store, prefix = _open(src, stores)
+        store, prefix = open_source(src, stores)
         files = _list_remote(store, prefix)
         if not files and prefix:
             files, single = [_head(store, prefix, src)], True
         requests = store.requests.total
+        alone = single
     else:
-        files = _list_local(Path(str(src).removeprefix("file://")), fingerprints=fingerprints)
-    if not files:
+        root = Path(str(src).removeprefix("file://"))
+        tree = walk(root, fingerprints=fingerprints)
+        files, troubles, alone = tree.files, tree.troubles, root.is_file()
+    if not files and not troubles:
         raise InputError(f"{src} is empty: it holds no files", subject=str(src))
+    files.sort(key=lambda file: file.name)
+    names = [file.name for file in files] or [trouble.where for trouble in troubles]
+    kind = kind_of(names, wanted=input, src=src, single=alone)
+    wanted = set(used(names, kind))
     return Sources(
-        str(src), _kind(files, input, src), tuple(sorted(files, key=lambda file: file.name)), requests, single
+        url=str(src),
+        kind=kind,
+        files=tuple(file for file in files if file.name in wanted),
+        requests=requests,
+        single=single,
+        troubles=tuple(troubles),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A source on a local disk.
-
-    Attributes:
-        root: The folder that the source's names lie in.
-        lines: For JSON lines, each file in plain form.
-        requests: Requests that fetching took.
-    """
-
-    root: str
-    lines: tuple[LineFile, ...]
-    requests: int
-
-
-@contextlib.contextmanager
-def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions] | None = None) -> Iterator[Fetched]:
-    """Give a source's files as plain local files for the length of the block.
-
-    Args:
-        sources: From `scan`.
-        spool: A directory that does not exist yet, for what cannot be read in place; removed afterwards.
-        stores: Named stores of the settings.
-
-    Raises:
-        InputError: A compressed file is damaged.
-        NoSpace: The spool's disk is full.
-    """
-    try:
-        root, requests = _local_root(sources.url), 0
-        if is_remote(sources.url):
-            root, requests = str(spool), _fetch_remote(sources, spool, stores)
-        lines = [_plain(root, file.name, spool) for file in sources.files] if sources.kind == "jsonl" else []
-        yield Fetched(root, tuple(lines), requests)
-    finally:
-        disk.remove(spool)
 
 
 def is_remote(src: str | Path) -> bool:
@@ -183,85 +135,8 @@ def local_directory(place: str | Path, *, verb: str) -> Path:
     return Path(str(place).removeprefix("file://"))
 
 
-def _kind(files: list[SourceFile], wanted: str, src: str | Path) -> Literal["jsonl", "files"]:
-    lines = [file.name for file in files if file.name.endswith(JSONL_SUFFIXES)]
-    if wanted == "files" or (wanted == "auto" and not lines):
-        return "files"
-    if len(lines) < len(files):
-        other = next(file.name for file in files if not file.name.endswith(JSONL_SUFFIXES))
-        hint = "Take one kind out; or, to pack lines as whole files, set --input files"
-        raise InputError(
-            f"{src} holds JSON lines ({lines[0]}) and other files ({other})"
-            if lines
-            else f"{src} holds no JSON lines, but {other}",
-            hint=hint,
-            subject=other,
-        )
-    return "jsonl"
-
-
-def _list_local(root: Path, *, fingerprints: bool) -> list[SourceFile]:
-    if not root.exists():
-        raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
-    found: list[SourceFile] = []
-    with disk.at_door(root):
-        if root.is_file():
-            return [_local_file(root.name, str(root), root.stat(), fingerprints=fingerprints)]
-        pending = [str(root)]
-        prefix = len(str(root).rstrip("/")) + 1
-        while pending:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                    elif entry.is_file():
-                        name = entry.path[prefix:]
-                        found.append(_local_file(name, entry.path, entry.stat(), fingerprints=fingerprints))
-                    else:
-                        raise InputError(f"{entry.path} is neither a file nor a folder of its own", subject=entry.path)
-    return found
-
-
-def _local_file(name: str, path: str, status: os.stat_result, *, fingerprints: bool) -> SourceFile:
-    return SourceFile(name, status.st_size, _md5(path) if fingerprints else None, status.st_mtime_ns)
-
-
-def _md5(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _local_root(url: str) -> str:
-    path = url.removeprefix("file://")
-    return os.path.dirname(path) or "." if os.path.isfile(path) else path
-
-
-def _plain(root: str, name: str, spool: Path) -> LineFile:
-    path = os.path.join(root, name)
-    return _unpacked(path, name, spool) if name.endswith(".gz") else LineFile(name, path)
-
-
-def _unpacked(path: str, name: str, spool: Path) -> LineFile:
-    target = _spool_path(spool, f"plain/{name}")
-    with disk.at_door(target), open(target, "wb") as plain:
-        try:
-            with gzip.open(path, "rb") as packed:
-                while data := packed.read(_COPY_BYTES):
-                    plain.write(data)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{name} is not a whole gzip file: {error}", hint="Fetch it again", subject=name) from None
-    return LineFile(name, str(target))
-
-
-def _spool_path(spool: Path, name: str) -> Path:
-    target = spool / name
-    disk.make_dirs(target.parent)
-    return target
-
-
-def _open(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[PatientStore, str]:
+def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[PatientStore, str]:
+    """The store that a source is in, asked with patience, and the place inside it."""
     from datakit.storage.store import open_location
 
     location = open_location(src, stores=stores)
@@ -293,24 +168,3 @@ def _below(key: str, prefix: str) -> str | None:
     if not key.startswith(folder) or key.endswith("/"):
         return None
     return key.removeprefix(folder)
-
-
-def _fetch_remote(sources: Sources, spool: Path, stores: Mapping[str, StoreOptions] | None) -> int:
-    store, prefix = _open(sources.url, stores)
-
-    def fetch(file: SourceFile) -> None:
-        key = prefix if sources.single else f"{prefix}/{file.name}".lstrip("/")
-        target = _spool_path(spool, file.name)
-        with disk.at_door(target), open(target, "wb") as out:
-            # in pieces, each of the very version that was listed
-            for start in range(0, file.bytes, _PIECE_BYTES):
-                stop = min(start + _PIECE_BYTES, file.bytes)
-                out.write(store.read(key, start=start, stop=stop, etag=file.fingerprint))
-
-    with ThreadPoolExecutor(CONCURRENCY) as pool:
-        list(pool.map(fetch, sources.files))
-    return store.requests.total
-
-
-_PIECE_BYTES = 16 * 2**20
-"""Bytes of one ranged read, as in downloads."""

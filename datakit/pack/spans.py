@@ -13,20 +13,20 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from datakit.data.keys import NAME_BYTES, check_key, key_hash, ustar_name
+from datakit.data.keys import key_hash
 from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
+from datakit.pack.naming import JSON_PART, Naming
 from datakit.pack.troubles import Raw, Trouble
 from datakit.storage.disk import at_door
 
-JSON_PART = "json"
 BOM = b"\xef\xbb\xbf"
 DIGEST_BYTES = 16
 
@@ -36,28 +36,30 @@ MAX_LINE_BYTES = 2**32 - 1
 SPAN_BYTES = 16 * 2**20
 """Bytes of a file that one task lists: some tenths of a second, and a few megabytes of columns."""
 
-MANY = 10_000
-"""Offenders after which a span is given up: a file of another kind has one a line."""
+MANY = 1000
+"""Offenders after which a span is given up, where none is tolerated: a file of another kind has one a line."""
 
 _COPY_BYTES = 2**20
 
 
 class LineFile(NamedTuple):
-    """A plain JSON lines file on a local disk: the name that messages use, and its path."""
+    """A plain JSON lines file on a local disk: the name that messages use, its path, whether lines are array items."""
 
     name: str
     path: str
+    is_array: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A task: the lines that begin between two places of a file; the field that names a record."""
+    """A task: the lines that begin between two places of a file, how they are named, offenders before it gives up."""
 
     number: int
     file: LineFile
     start: int
     stop: int
-    key_field: str
+    naming: Naming
+    limit: int = MANY
 
 
 @dataclass(slots=True)
@@ -74,14 +76,15 @@ class Piece:
     remarks: list[Caution] = field(default_factory=list)
 
 
-def spans_of(files: Sequence[LineFile], *, key_field: str) -> list[Span]:
+def spans_of(files: Sequence[LineFile], *, naming: Naming, limit: int = MANY) -> list[Span]:
     """The tasks that list files."""
     spans = []
     for number, file in enumerate(files):
         with at_door(file.path):
             size = os.stat(file.path).st_size
         spans += [
-            Span(number, file, start, min(start + SPAN_BYTES, size), key_field) for start in range(0, size, SPAN_BYTES)
+            Span(number, file, start, min(start + SPAN_BYTES, size), naming, limit)
+            for start in range(0, size, SPAN_BYTES)
         ]
     return spans
 
@@ -95,14 +98,14 @@ def list_span(span: Span) -> Piece:
     with at_door(span.file.path), open(span.file.path, "rb", buffering=_COPY_BYTES) as file:
         offset = _seek_first(file, span.start)
         for data in file:
-            if offset >= span.stop or len(bad) > MANY:
+            if offset >= span.stop or len(bad) > span.limit:
                 break
             record, begins = data.removesuffix(b"\n"), offset
             if not offset and record.startswith(BOM):
                 record, begins, marked = record[len(BOM) :], len(BOM), True
             if record.strip():
                 try:
-                    key = _key_of(record, span.key_field)
+                    key = _key_of(record, span.naming)
                 except InputError as error:
                     bad.append((begins, len(record), error))
                 else:
@@ -125,7 +128,7 @@ def list_span(span: Span) -> Piece:
 
 
 def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
-    """Places of records as a person would look them up, `chat.jsonl:12`, by counting line feeds once.
+    """Places of records as a person would look them up, `chat.jsonl:12` or `chat.json[11]`; one pass over line feeds.
 
     Args:
         file: Where they lie.
@@ -137,7 +140,7 @@ def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
             while at < offset and (data := opened.read(min(offset - at, _COPY_BYTES))):
                 number += data.count(b"\n")
                 at += len(data)
-            found.append(f"{file.name}:{number}")
+            found.append(f"{file.name}[{number - 1}]" if file.is_array else f"{file.name}:{number}")
     return found
 
 
@@ -160,7 +163,7 @@ def _troubles(file: LineFile, bad: Sequence[tuple[int, int, InputError]]) -> lis
     )
 
 
-def _key_of(data: bytes, key_field: str) -> str:
+def _key_of(data: bytes, naming: Naming) -> str:
     if len(data) > MAX_LINE_BYTES:
         raise InputError(f"a line of {len(data)} bytes, more than {MAX_LINE_BYTES}", hint="Split that record")
     try:
@@ -171,31 +174,10 @@ def _key_of(data: bytes, key_field: str) -> str:
     if not isinstance(value, dict):
         found = _JSON_KINDS.get(type(value), "null")
         raise InputError(f"{found}, not a JSON object", hint="Write one object a line")
-    key = value.get(key_field)
+    key = value.get(naming.key_field)
     if key is None:
         return blake2b(data, digest_size=8).hexdigest()
-    return checked_key(key, key_field)
-
-
-def checked_key(value: Any, key_field: str) -> str:
-    """The value of a field as a key.
-
-    Raises:
-        InputError: It cannot name a sample whose part is `json`.
-    """
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        hint = "Set pack.key_field to another field; one that no record has names records by a hash of their bytes"
-        raise InputError(f"field {key_field} is {value!r:.80}, not a name", hint=hint)
-    key = str(value)
-    try:
-        check_key(key)
-        # bytes of UTF-8 are at most four a letter: most names are told by that alone
-        if 4 * (len(key) + 1 + len(JSON_PART)) > NAME_BYTES:
-            ustar_name(key, JSON_PART)
-    except InputError as error:
-        hint = "Set pack.key_field to another field; one that no record has names records by a hash of their bytes"
-        raise InputError(error.message, hint=hint) from None
-    return key
+    return naming.key_of(key)
 
 
 _JSON_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}

@@ -17,6 +17,7 @@ from pathlib import Path
 from datakit.data.index import index_name
 from datakit.events import OnEvent, Progress
 from datakit.pack.engines import Crew
+from datakit.pack.fetching import Fetched
 from datakit.pack.planning import PlannedShard
 from datakit.pack.receipts import Memory, Receipt
 from datakit.pack.records import Batch, Records
@@ -59,6 +60,7 @@ def build_all(
     jobs: Sequence[Job],
     *,
     records: Records,
+    local: Fetched,
     crew: Crew,
     memory: Memory,
     room: Path,
@@ -72,6 +74,7 @@ def build_all(
     Args:
         jobs: What to build.
         records: The table.
+        local: What brings a shard's records shortly before their turn, and takes them away again.
         crew: Who builds.
         memory: Where built shards wait for the commit.
         room: An empty directory for shards in the making.
@@ -85,8 +88,8 @@ def build_all(
     """
 
     def tasks() -> Iterator[ShardTask]:
-        for job in jobs:
-            batch = records.take(job.shard.positions)
+        batches = local.brought(records.take(job.shard.positions) for job in jobs)
+        for job, batch in zip(jobs, batches, strict=True):
             yield ShardTask(room / f"{job.shard.task}.tar", job.dataset, batch, bundle)
 
     receipts: dict[str, Receipt] = {}
@@ -96,6 +99,8 @@ def build_all(
         for job, built in zip(jobs, crew.map(build_shard, tasks()), strict=True):
             shard = job.shard
             path = room / f"{shard.task}.tar"
+            if local.is_brought:
+                local.release(records.take(shard.positions))
             waiting.append(pool.submit(memory.settle, shard.task, built, path, settled=settled(shard)))
             done += built.totals.samples
             on_event(Progress(progress.task, done, progress.total, progress.unit))

@@ -18,12 +18,15 @@ LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes of an offender: where they lie on this machine, and what a copy of them is called."""
+    """Bytes of an offender: what a copy is called, where they lie on this machine; a whole file where there is no size.
+
+    Bytes out of a file are a line of the copy, which may hold many.
+    """
 
     name: str
     path: str
-    offset: int
-    size: int
+    offset: int = 0
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from datakit.errors import NoSpace
 from datakit.events import Note, OnEvent, Progress
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew
+from datakit.pack.fetching import Fetched
 from datakit.pack.files import Files
 from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, place
@@ -46,6 +47,7 @@ class Work:
     Attributes:
         plan: The plan.
         records: The table that it was made of.
+        local: The source as local files.
         settings: How to pack.
         memory: What earlier packs of the destination remember.
         target: The destination.
@@ -56,6 +58,7 @@ class Work:
 
     plan: Plan
     records: Records
+    local: Fetched
     settings: PackSettings
     memory: Memory
     target: Path
@@ -141,6 +144,7 @@ class Work:
                 return build_all(
                     jobs,
                     records=self.records,
+                    local=self.local,
                     crew=crew,
                     memory=self.memory,
                     room=place_,

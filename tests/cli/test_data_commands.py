@@ -80,7 +80,7 @@ def test_flags_stand_over_the_settings_file(raw: Path) -> None:
         (["raw.jsonl", "s3://bucket/ds"], 2, "not to s3://bucket/ds"),
         (["raw.jsonl", "ds", "--workers", "0"], 2, "--workers must be 1 or more"),
         (["bad.jsonl", "ds"], 1, "bad.jsonl:2: not JSON"),
-        (["array.jsonl", "ds"], 1, "array.jsonl:1: an array, not a JSON object"),
+        (["array.jsonl", "ds"], 1, "array.jsonl[0]: a number, not a JSON object"),
         (["twice.jsonl", "ds"], 1, "twice.jsonl:2: its key a is that of twice.jsonl:1"),
         (["empty.jsonl", "ds"], 1, "empty.jsonl is empty"),
         (["raw.jsonl", "full"], 3, "full holds files that no manifest names"),
@@ -89,7 +89,7 @@ def test_flags_stand_over_the_settings_file(raw: Path) -> None:
 def test_what_goes_wrong_is_one_sentence_and_leaves_nothing(raw: Path, words: list[str], code: int, said: str) -> None:
     """The right exit code, a hint where there is one, no traceback, nothing half-made."""
     write_lines(Path("bad.jsonl"), [b"{}", b"{"])
-    write_lines(Path("array.jsonl"), [b"[]"])
+    write_lines(Path("array.jsonl"), [b"[1]"])
     write_lines(Path("twice.jsonl"), [b'{"id": "a"}', b'{"id": "a"}'])
     write_lines(Path("empty.jsonl"), [])
     write_lines(Path("full/notes.txt"), [b"mine"])

@@ -1,4 +1,4 @@
-"""pack/files: a folder as a table, every bad name told, and no file that changed in between."""
+"""pack/files: a folder as a table, any choice of its records, and no file that changed in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from datakit import InputError
 from datakit.data.shard import Sample
-from datakit.pack.files import FoundFile, list_files
+from datakit.pack.grouping import FoundFile, list_files
+from datakit.pack.naming import Naming
 
 
 def write(root: Path, files: dict[str, bytes]) -> list[FoundFile]:
@@ -24,34 +25,15 @@ def write(root: Path, files: dict[str, bytes]) -> list[FoundFile]:
     return found
 
 
-def test_files_that_a_tar_cannot_hold_are_listed(tmp_path: Path) -> None:
-    """Names that are too long and parts that are too large, so that a dry run tells them as well."""
-    files = [
-        FoundFile(*file, 0)
-        for file in [
-            ("x" * 300 + ".txt", 1),
-            ("big.bin", 8**11),
-            ("d" * 150 + "/" + "y" * 90 + ".txt", 1),
-            ("ok.txt", 1),
-        ]
-    ]
-
-    with pytest.raises(InputError, match=r"2 records .*cannot be packed") as caught:
-        list_files(str(tmp_path), files=files)
-
-    assert "more than a tar (USTAR) name holds" in caught.value.message
-    assert f"big.bin has {8**11} bytes" in caught.value.message
-
-
 def test_files_that_share_a_stem_are_a_sample(tmp_path: Path) -> None:
-    """Cut at the first dot of the file's name; parts in lower case; samples in the order of their keys."""
+    """Parts in lower case; samples in the order of their keys."""
     files = {
         "b/2.jpg": b"two",
         "a.txt": b"text",
         "b/1.seg.png": b"mask",
         "b/1.JPG": b"one",
         "b/2.json": b"{}",
-        "v1.0/x.cls": b"",
+        "v1.0/x.cls": b"3",
     }
 
     table = list_files(str(tmp_path), files=write(tmp_path, files))
@@ -62,27 +44,12 @@ def test_files_that_share_a_stem_are_a_sample(tmp_path: Path) -> None:
         Sample("a", {"txt": b"text"}),
         Sample("b/1", {"jpg": b"one", "seg.png": b"mask"}),
         Sample("b/2", {"jpg": b"two", "json": b"{}"}),
-        Sample("v1.0/x", {"cls": b""}),
+        Sample("v1.0/x", {"cls": b"3"}),
     ]
-    assert table.part_bytes.tolist() == [4, 7, 5, 0]
-    assert table.shard_bytes.tolist() == [1024, 2048, 2048, 512]
+    assert table.part_bytes.tolist() == [4, 7, 5, 1]
+    assert table.shard_bytes.tolist() == [1024, 2048, 2048, 1024]
     assert not table.exact
     assert table.part_counts == {"cls": 1, "jpg": 2, "json": 1, "seg.png": 1, "txt": 1}
-
-
-def test_files_that_cannot_be_parts_are_listed(tmp_path: Path) -> None:
-    """All of them at once, each with its rule."""
-    files = {"README": b"", "a.jpg": b"", "a.JPG": b"", "x..png": b"", "__m__.json": b"", "ok.txt": b""}
-
-    with pytest.raises(InputError) as caught:
-        list_files(str(tmp_path), files=write(tmp_path, files))
-
-    message = caught.value.message
-    assert message.startswith("4 records (")
-    assert message.endswith("cannot be packed")
-    for name in ("README: ", "x..png: ", "__m__.json: ", "a.jpg: another file is the same part"):
-        assert name in message
-    assert "ok.txt" not in message
 
 
 @pytest.mark.parametrize("now", [b"", b"shorter", b"longer than it was listed"])
@@ -145,3 +112,15 @@ def test_any_choice_of_records_has_its_own_files(tmp_path: Path) -> None:
     ]
     assert table.part_bytes.tolist() == [3 * (n % 3 + 1) for n in range(9)]
     assert table.shard_bytes.tolist() == [1024 * (n % 3 + 1) for n in range(9)]
+
+
+def test_names_of_a_batch_are_those_of_the_files(tmp_path: Path) -> None:
+    """What is to be fetched before it is read, escaped keys included."""
+    files = write(tmp_path, {"v1.2.JPG": b"x", "v1.2.seg.png": b"y", "b.txt": b"z"})
+    table = list_files(str(tmp_path), files=files, naming=Naming(escape="percent"))
+
+    batch = table.take(np.arange(2))
+
+    assert list(table.keys) == ["b", "v1%2E2"]
+    assert batch.names() == ["b.txt", "v1.2.JPG", "v1.2.seg.png"]
+    assert [sample.parts for sample in batch.samples()] == [{"txt": b"z"}, {"jpg": b"x", "seg.png": b"y"}]

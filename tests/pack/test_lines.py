@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from datakit import InputError
 from datakit.data.shard import Sample, member_bytes, sample_digest
 from datakit.pack.lines import Lines, list_lines
+from datakit.pack.naming import Naming
 from datakit.pack.spans import LineFile
-from datakit.pack.troubles import refusal
+from datakit.pack.troubles import Trouble, refusal
 
 OBJECTS = st.lists(
     st.dictionaries(st.sampled_from(["a", "text", "n"]), st.text(max_size=20) | st.integers(), max_size=3), max_size=8
@@ -25,7 +26,7 @@ OBJECTS = st.lists(
 
 def listed(paths: Sequence[Path], *, key_field: str = "id") -> Lines:
     """The table of some files; any trouble is raised."""
-    lines = list_lines([LineFile(path.name, str(path)) for path in paths], key_field=key_field)
+    lines = list_lines([LineFile(path.name, str(path)) for path in paths], naming=Naming(key_field))
     if lines.troubles:
         raise refusal(lines.troubles)
     return lines
@@ -120,7 +121,7 @@ def test_what_is_left_of_clashing_records_is_the_first_of_each(tmp_path: Path) -
     one.write_bytes(b'{"id": "a", "n": 1}\n{"id": "A"}\n{"id": "b"}\n{"id": "a"}\n')
     two.write_bytes(b'{"id": "B"}\n{"id": "c", "n": 22}\nnothing\n{"id": "d"}\n')
 
-    lines = list_lines([LineFile(path.name, str(path)) for path in (one, two)], key_field="id")
+    lines = list_lines([LineFile(path.name, str(path)) for path in (one, two)])
 
     everything = np.arange(len(lines.keys))
     assert [(sample.key, sample.parts["json"]) for sample in lines.take(everything).samples()] == [
@@ -226,3 +227,35 @@ def test_a_line_that_changes_in_between_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"x\.jsonl:2 changed while it was packed"):
         list(lines.take(np.arange(2)).samples())
+
+
+def test_ids_that_break_a_rule_can_be_escaped(tmp_path: Path) -> None:
+    """The key is the id with such letters as %XX; the line keeps the id as it was."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"id": "v1.2"}\n{"id": "a//b"}\n{"id": "50%"}\n{"id": ""}\n')
+
+    lines = list_lines([LineFile("x.jsonl", str(path))], naming=Naming(escape="percent"))
+
+    assert list(lines.keys) == ["v1%2E2", "a%2F%2Fb", "50%25"]
+    assert next(lines.take(np.arange(1)).samples()).parts == {"json": b'{"id": "v1.2"}'}
+    assert [trouble.where for trouble in lines.troubles] == ["x.jsonl:4"]
+
+
+def test_items_of_an_array_are_said_to_be_that(tmp_path: Path) -> None:
+    """The table remarks on it, and an offender is named by its place in the array."""
+    path = tmp_path / "x"
+    path.write_bytes(b'{"id": "a"}\nno\n{"id": "b"}\n')
+
+    lines = list_lines([LineFile("x.json", str(path), is_array=True)])
+
+    assert [remark.message for remark in lines.remarks] == ["x.json is a JSON array; its items are the records"]
+    assert [trouble.where for trouble in lines.troubles] == ["x.json[1]"]
+
+
+def test_what_is_known_not_to_be_readable_stays_told(tmp_path: Path) -> None:
+    """A listing adds to what the walk over the source has found."""
+    (tmp_path / "x").write_bytes(b"{}\n")
+
+    lines = list_lines([LineFile("x", str(tmp_path / "x"))], troubles=[Trouble("y.jsonl", "may not be read")])
+
+    assert [str(trouble) for trouble in lines.troubles] == ["y.jsonl: may not be read"]

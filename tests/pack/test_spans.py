@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from datakit.data.keys import key_hash
 from datakit.data.shard import sample_digest
+from datakit.pack.naming import Naming
 from datakit.pack.spans import LineFile, Piece, Span, list_span, places, spans_of
 
 LINES = st.lists(
@@ -43,8 +44,8 @@ def test_any_cut_into_spans_gives_the_same_lines(
     file = LineFile("x.jsonl", str(path))
     borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    whole = columns([list_span(Span(0, file, 0, len(data), "id"))])
-    pieces = columns([list_span(Span(0, file, a, b, "id")) for a, b in itertools.pairwise(borders)])
+    whole = columns([list_span(Span(0, file, 0, len(data), Naming()))])
+    pieces = columns([list_span(Span(0, file, a, b, Naming())) for a, b in itertools.pairwise(borders)])
 
     if data:
         assert pieces == whole
@@ -55,7 +56,7 @@ def test_a_span_notes_what_a_record_is(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\n{"id": 5}\n{"id": "b"}')
 
-    piece = list_span(Span(0, LineFile("x", str(path)), 0, 100, "id"))
+    piece = list_span(Span(0, LineFile("x", str(path)), 0, 100, Naming()))
 
     assert (piece.keys, piece.lengths.tolist()) == (b"5b", [1, 1])
     assert piece.hashes.tolist() == [key_hash("5"), key_hash("b")]
@@ -74,7 +75,7 @@ def test_spans_cover_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / name).write_bytes(b"x" * size)
         files.append(LineFile(name, str(tmp_path / name)))
 
-    spans = spans_of(files, key_field="id")
+    spans = spans_of(files, naming=Naming())
 
     assert [(span.number, span.start, span.stop) for span in spans] == [
         (0, 0, 10),
@@ -89,7 +90,7 @@ def test_a_line_of_50_mb_is_a_record(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     long = b'{"id": "long", "t": "' + b"x" * 50_000_000 + b'"}'
     path.write_bytes(b'{"id": "a"}\n' + long + b'\n{"id": "b"}\n')
-    spans = spans_of([LineFile("x.jsonl", str(path))], key_field="id")
+    spans = spans_of([LineFile("x.jsonl", str(path))], naming=Naming())
 
     pieces = [list_span(span) for span in spans]
 
@@ -104,13 +105,12 @@ def test_places_are_counted_in_one_pass(tmp_path: Path) -> None:
     assert places(LineFile("x", str(tmp_path / "x")), [0, 2, 3, 3, 6]) == ["x:1", "x:2", "x:3", "x:3", "x:4"]
 
 
-def test_a_file_of_another_kind_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million messages help nobody."""
-    monkeypatch.setattr("datakit.pack.spans.MANY", 5)
+def test_a_file_of_another_kind_is_given_up_soon(tmp_path: Path) -> None:
+    """A million messages help nobody: one more than is tolerated stops the pack."""
     path = tmp_path / "x"
     path.write_bytes(b"no json\n" * 1000)
 
-    piece = list_span(Span(0, LineFile("x", str(path)), 0, 8000, "id"))
+    piece = list_span(Span(0, LineFile("x", str(path)), 0, 8000, Naming(), limit=5))
 
     assert len(piece.troubles) == 6
     assert piece.troubles[-1].where == "x:6"

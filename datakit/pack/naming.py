@@ -1,0 +1,78 @@
+"""naming: how records get their keys, from a field or from a file's name.
+
+A key that cannot name a sample is refused with the rule that it breaks and what would help; where `percent` escaping is
+chosen, what breaks a rule is written as %XX instead (see `stems`), and only what no escaping helps is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from datakit.data.keys import NAME_BYTES, check_key, ustar_name
+from datakit.data.stems import KeyRule, cut_name, escaped, unescaped
+from datakit.errors import InputError
+
+JSON_PART = "json"
+
+_FIELD_HINT = (
+    "Set pack.key_field to another field; one that no record has names records by a hash of their bytes; "
+    "or write what a key may not hold as %XX: --escape percent"
+)
+_NAME_HINT = (
+    "Rename it, cut names elsewhere (--key first-dot), or write what a key may not hold as %XX (--escape percent)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How records get their keys.
+
+    Attributes:
+        key_field: The field that names a record, where records have fields.
+        rule: Where a file's name is cut.
+        escape: Whether what a key may not hold is written as %XX.
+    """
+
+    key_field: str = "id"
+    rule: KeyRule = "known"
+    escape: Literal["none", "percent"] = "none"
+
+    def key_of(self, value: Any, *, part: str = JSON_PART) -> str:
+        """The key that the value of the field gives.
+
+        Args:
+            value: What the field holds.
+            part: The longest part that will stand behind the key.
+
+        Raises:
+            InputError: It cannot name a sample.
+        """
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise InputError(f"field {self.key_field} is {value!r:.80}, not a name", hint=_FIELD_HINT)
+        key = escaped(str(value)) if self.escape == "percent" else str(value)
+        try:
+            check_key(key)
+            # bytes of UTF-8 are at most four a letter: most names are told by that alone
+            if 4 * (len(key) + 1 + len(part)) > NAME_BYTES:
+                ustar_name(key, part)
+        except InputError as error:
+            raise InputError(error.message, hint=_FIELD_HINT) from None
+        return key
+
+    def cut(self, name: str) -> tuple[str, str]:
+        """Key and suffix of a file's name; the key is not checked."""
+        stem, suffix = cut_name(name, rule=self.rule)
+        return (escaped(stem) if self.escape == "percent" else stem), suffix
+
+    def stem(self, key: str) -> str:
+        """What a file is called up to the dot before its suffix."""
+        return unescaped(key) if self.escape == "percent" else key
+
+    def problem(self, key: str) -> tuple[str, str] | None:
+        """Why a key from a file's name cannot name a sample, and what to do; None where it can."""
+        try:
+            check_key(key)
+        except InputError as error:
+            return error.message, _NAME_HINT
+        return None
