@@ -34,7 +34,7 @@ from support.samples import CONTENTS, PARTS
 STEMS = st.text(st.sampled_from("ab01 -_é中"), min_size=1, max_size=8).filter(lambda s: not s.startswith("__"))
 FOLDERS = st.dictionaries(
     st.tuples(st.sampled_from(["", "d/", "d/e.v1/"]), STEMS).map("".join),
-    st.dictionaries(PARTS, CONTENTS, min_size=1, max_size=3),
+    st.dictionaries(PARTS, CONTENTS.filter(len), min_size=1, max_size=3),
     min_size=1,
     max_size=6,
 )
