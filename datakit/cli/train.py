@@ -19,8 +19,12 @@ Output = Annotated[Path, typer.Option("--output", metavar="RUN", help="The run's
 Resume = Annotated[str, typer.Option(metavar="auto|never", help="Continue what is there, or insist on starting anew.")]
 AcceptOption = Annotated[
     list[str] | None,
-    typer.Option("--accept", metavar="WHAT", help="Continue although this differs: data, model or settings."),
+    typer.Option("--accept", metavar="WHAT", help="Go on although this differs: data, model, settings, stale."),
 ]
+Expect = Annotated[
+    str | None, typer.Option("--expect-data", metavar="DIGEST", help="Refuse any other dataset than this one.")
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of DATASET first.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Rehearse: three steps, into RUN-smoke.")]
 WriteBack = Annotated[
     str | None, typer.Option("--write-back", metavar="URL", help="Copy checkpoints and adapter below URL as they come.")
@@ -42,6 +46,8 @@ def register(app: typer.Typer) -> None:
         output: Output,
         resume: Resume = "auto",
         accept: AcceptOption = None,
+        expect_data: Expect = None,
+        verify: Verify = False,
         smoke: Smoke = False,
         write_back: WriteBack = None,
         steps: Steps = None,
@@ -57,7 +63,8 @@ def register(app: typer.Typer) -> None:
 
         Killed at any moment, the same command goes on from the last checkpoint, here or below the write-back URL, and
         ends with the same bytes as an undisturbed run. A checkpoint of other data, another model or other settings is
-        refused. SIGTERM, SIGHUP and Ctrl-C save first.
+        refused, and so is data that is not what dvc.lock records or whose sources have moved on. SIGTERM, SIGHUP and
+        Ctrl-C save first.
         """
         with frame.run("train", json=json) as session:
             flags = {
@@ -74,6 +81,8 @@ def register(app: typer.Typer) -> None:
                 "settings": settings.train,
                 "resume": resume,
                 "accept": accept or (),
+                "expect_data": expect_data,
+                "verify": verify,
                 "smoke": smoke,
                 "write_back": write_back,
                 "on_event": session.on_event,

@@ -19,11 +19,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.order import Cursor
-from datakit.errors import Refused, UsageError
+from datakit.errors import IntegrityError, Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.feed.dataset import Dataset
 from datakit.storage import disk
-from datakit.train.checkpoint import Checkpoint, State, load_checkpoint
+from datakit.train.checkpoint import Checkpoint, State, load_checkpoint, restore
 from datakit.train.model import BaseModel
 from datakit.train.recipe import Recipe
 from datakit.train.shelf import (
@@ -51,8 +51,8 @@ Resume: TypeAlias = Literal["auto", "never"]
 
 Fetch: TypeAlias = Callable[[Path, int], str | None]
 
-Accept: TypeAlias = Literal["data", "model", "settings"]
-"""What a resumed state may have been written for that differs from this attempt's."""
+Accept: TypeAlias = Literal["data", "model", "settings", "stale"]
+"""What may differ: what a resumed state was written for, or (`stale`) what the data was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ def begin(
     identity: Mapping[str, Any],
     resume: Resume = "auto",
     accept: Collection[str] = (),
+    allowed: Sequence[Mapping[str, Any]] = (),
     fetch: Fetch = lambda _directory, _step: None,
     look: Callable[[], str | None] = lambda: None,
     on_event: OnEvent,
@@ -96,6 +97,7 @@ def begin(
         identity: What this attempt trains: `data`, `base_model`, `settings`.
         resume: `auto` or `never`.
         accept: What may differ from the state's identity.
+        allowed: What the guard of the data has found and was accepted; it stands in the lineage, once.
         fetch: Brings a checkpoint of a colder tier into the given directory if it is newer than the given step (-1 when
             none is here), and says from where; or gives None.
         look: Names a checkpoint of a colder tier without bringing it, or gives None; asked when nothing may be there.
@@ -118,23 +120,33 @@ def begin(
                 hint="Name another --write-back, or remove what is there first",
                 subject=place,
             )
-        return Start(number, None, "local", Cursor(), ())
+        return Start(number, None, "local", Cursor(), _overrides((), allowed, step=0))
     path = _newest_here(directory, on_event)
     source = fetch(directory, -1 if path is None else step_of(path))
     if source is not None:
         path = _newest_here(directory, on_event)
     if path is None:
-        return Start(number, None, "local", Cursor(), ())
+        return Start(number, None, "local", Cursor(), _overrides((), allowed, step=0))
     _remove_unfinished(directory, path)
     checkpoint = load_checkpoint(path)
     state = checkpoint.state
     found = check_differences(path, state, identity, accept=accept, on_event=on_event)
     moved = any(d.what == "data" or (d.what == "settings" and "seed" in d.fields) for d in found)
     cursor = Cursor() if moved else state.cursor
-    new = tuple({"what": d.what, "from": d.before, "to": d.after, "step": state.step} for d in found)
+    new = [{"what": d.what, "from": d.before, "to": d.after} for d in found]
     where = f"epoch {cursor.epoch}, sample {cursor.samples} of {identity['data']['samples']}"
     on_event(Note(f"resuming after step {state.step} from {path.name} ({source or 'local'}, verified): {where}"))
-    return Start(number, checkpoint, source or "local", cursor, (*state.overrides, *new))
+    overrides = _overrides(state.overrides, allowed, step=state.step)
+    overrides = (*overrides, *({**each, "step": state.step} for each in new))
+    return Start(number, checkpoint, source or "local", cursor, overrides)
+
+
+def _overrides(
+    before: Sequence[Mapping[str, Any]], allowed: Sequence[Mapping[str, Any]], *, step: int
+) -> tuple[Mapping[str, Any], ...]:
+    """Overrides with those that are new; an attempt that goes on under the same ones writes the same lineage."""
+    known = [{name: each.get(name) for name in ("what", "from", "to")} for each in before]
+    return (*before, *({**each, "step": step} for each in allowed if each not in known))
 
 
 def _newest_here(directory: Path, on_event: OnEvent) -> Path | None:
@@ -177,6 +189,22 @@ def _holds_something(run: Path) -> bool:
         return True
     checkpoints_dir = run / CHECKPOINTS_NAME
     return any((run / QUEUE_NAME).glob("*.json")) or (checkpoints_dir.is_dir() and any(checkpoints_dir.iterdir()))
+
+
+def take_up(start: Start, checkpoint: Checkpoint, **target: Any) -> None:
+    """Put a checkpoint into what trains.
+
+    Raises:
+        Refused: What was accepted to differ gives the adapter other tensors; nothing is damaged.
+        IntegrityError: The checkpoint does not hold what its own state says.
+    """
+    try:
+        restore(checkpoint, **target)
+    except IntegrityError as error:
+        if len(start.overrides) == len(checkpoint.state.overrides):
+            raise
+        message = f"what was accepted gives the adapter other tensors: {error.message}"
+        raise Refused(message, hint="Train into another --output", subject=error.subject) from None
 
 
 def check_empty(run: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.order import Cursor, Geometry
-from datakit.errors import DatakitError, IntegrityError, Refused
+from datakit.errors import DatakitError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
 from datakit.feed.loader import Loader
@@ -35,9 +35,10 @@ from datakit.train.attempt import (
     leave_nothing,
     record_attempt,
     rehearsal_dir,
+    take_up,
 )
 from datakit.train.batch import Collate, check_tokenized
-from datakit.train.checkpoint import ADAPTER_NAME, CONFIG_NAME, Checkpoint, State, restore, save_checkpoint
+from datakit.train.checkpoint import ADAPTER_NAME, CONFIG_NAME, State, save_checkpoint
 from datakit.train.metrics import METRICS_NAME, MetricsFile, Totals
 from datakit.train.model import (
     BaseModel,
@@ -58,6 +59,7 @@ from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, prune,
 from datakit.train.signals import StopRequest, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
 from datakit.train.upload import Upload
+from datakit.version.guard import guard
 from datakit.version.lineage import LINEAGE_NAME, RUN_NAME, build_lineage, to_bytes
 
 _OF_ADAPTER = (ADAPTER_NAME, CONFIG_NAME, LINEAGE_NAME)
@@ -72,6 +74,8 @@ def train(
     settings: Recipe | None = None,
     resume: Resume = "auto",
     accept: Collection[str] = (),
+    expect_data: str | None = None,
+    verify: bool = False,
     smoke: bool = False,
     write_back: str | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
@@ -85,14 +89,19 @@ def train(
         output: The run directory; the adapter is at `<output>/adapter` when the run is done.
         settings: The recipe; its defaults when None.
         resume: `auto` continues from the newest valid checkpoint here or at `write_back`; `never` starts anew.
-        accept: `data`, `model`, `settings`: what a resumed state may have been written for otherwise.
+        accept: `data`, `model`, `settings`: what a resumed state may have been written for otherwise; `stale`: what the
+            data was made from may have moved on.
+        expect_data: The beginning of the dataset's content, layout or manifest digest, 8 digits at least.
+        verify: Read every byte of the dataset first.
         smoke: Rehearse: three steps into `<output>-smoke`, always anew.
         write_back: URL below which checkpoints and the adapter are copied while training goes on.
         stores: Named stores of the settings, for `write_back`.
         on_event: Hears progress, notes and cautions.
 
     Raises:
-        Refused: Another process trains there, or the state there was written for something else.
+        Refused: Another process trains there, the state there was written for something else, or the data is not what
+            was expected or what dvc.lock records.
+        IntegrityError: The dataset's files are not what its manifest says.
         InputError: The dataset is not tokenized, or the model cannot be loaded.
         DatakitError: The loss is not finite.
         Interrupted: SIGTERM or SIGHUP came; the state was saved, the same command continues.
@@ -110,6 +119,7 @@ def train(
     check_words(resume, accept)
     data, base = open_dataset(dataset), identify(model)
     check_tokenized(data)
+    allowed = guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)
     Geometry(len(data), recipe.samples_per_step, tail=recipe.tail).normal(Cursor())
     upload = Upload(write_back, run=run, stores=stores, on_event=on_event)
     lock, left = disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), leave_nothing(run, new=not run.exists())
@@ -122,6 +132,7 @@ def train(
             identity=training.identity,
             resume=resume,
             accept=accept,
+            allowed=allowed,
             fetch=upload.fetch,
             look=upload.newest,
             on_event=on_event,
@@ -147,22 +158,6 @@ def _is_of(adapter: Path, checkpoint: Path) -> bool:
         return False
     want = {entry.name: entry.sha256 for entry in read_manifest(checkpoint).members if entry.name in _OF_ADAPTER}
     return have == want
-
-
-def _restore(start: Start, checkpoint: Checkpoint, **target: Any) -> None:
-    """Put a checkpoint into what trains.
-
-    Raises:
-        Refused: What was accepted to differ gives the adapter other tensors; nothing is damaged.
-        IntegrityError: The checkpoint does not hold what its own state says.
-    """
-    try:
-        restore(checkpoint, **target)
-    except IntegrityError as error:
-        if len(start.overrides) == len(checkpoint.state.overrides):
-            raise
-        message = f"what was accepted gives the adapter other tensors: {error.message}"
-        raise Refused(message, hint="Train into another --output", subject=error.subject) from None
 
 
 class _Training:
@@ -260,7 +255,7 @@ class _Training:
         optimizer = make_optimizer(parameters, self.recipe)
         state = first_state(identity=self.identity, geometry=now, overrides=start.overrides)
         if start.checkpoint is not None:
-            _restore(start, start.checkpoint, parameters=parameters, optimizer=optimizer)
+            take_up(start, start.checkpoint, parameters=parameters, optimizer=optimizer)
             before = start.checkpoint.state
             changes = check_changes(start.checkpoint, now, library_versions(), on_event=self.on_event)
             state = dataclasses.replace(

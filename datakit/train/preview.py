@@ -27,6 +27,7 @@ from datakit.train.checkpoint import load_state
 from datakit.train.model import identify
 from datakit.train.recipe import Recipe
 from datakit.train.shelf import CHECKPOINTS_NAME, newest_checkpoint
+from datakit.version.guard import guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ def preview(
     settings: Recipe,
     resume: Resume = "auto",
     accept: Collection[str] = (),
+    expect_data: str | None = None,
+    verify: bool = False,
     smoke: bool = False,
     write_back: str | None = None,
     on_event: OnEvent = ignore,
@@ -78,6 +81,7 @@ def preview(
     check_words(resume, accept)
     data, base, run = open_dataset(dataset), identify(model), Path(output)
     check_tokenized(data)
+    guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)
     path = None
     if smoke:
         settings, run, write_back = settings.rehearsal(), rehearsal_dir(run), None

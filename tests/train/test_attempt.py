@@ -321,3 +321,19 @@ def test_never_refuses_what_a_colder_tier_holds(tmp_path: Path) -> None:
     """It is looked at, not fetched."""
     with pytest.raises(Refused, match="s3://b/run/step-00000010 is there already"):
         start(tmp_path, resume="never", look=lambda: "s3://b/run/step-00000010")
+
+
+def test_what_the_guard_let_pass_is_recorded_once(tmp_path: Path) -> None:
+    """A run that goes on under the same acceptance writes the same lineage as one that nobody disturbed."""
+    stale = {"what": "stale data/tokens", "from": "1", "to": "2"}
+    newer = {"what": "stale data/tokens", "from": "1", "to": "3"}
+    fresh = start(tmp_path, allowed=[stale])
+    put(tmp_path, 10, overrides=fresh.overrides)
+
+    again = start(tmp_path, allowed=[stale])
+    moved_on = start(tmp_path, allowed=[newer])
+    without = start(tmp_path)
+
+    assert fresh.overrides == ({**stale, "step": 0},)
+    assert again.overrides == without.overrides == fresh.overrides
+    assert moved_on.overrides == ({**stale, "step": 0}, {**newer, "step": 10})

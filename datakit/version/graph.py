@@ -1,0 +1,76 @@
+"""graph: the stages of a dvc.lock with the places on this disk that they read and made.
+
+A path belongs to the stage whose output it is, or lies in. Reads dvc.lock and, for `wdir`, dvc.yaml; looks at no data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.version.dvc import Lock, Out, Stage
+from datakit.version.project import DVC_DIR, read_lock, stage_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A stage, and the directory that its paths start from."""
+
+    stage: Stage
+    base: Path
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+    def path(self, out: Out) -> Path:
+        """Where an output or dependency lies."""
+        return Path(os.path.normpath(self.base / out.path))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The stages of one dvc.lock.
+
+    Attributes:
+        lock: The file.
+        nodes: Its stages, in its order.
+    """
+
+    lock: Lock
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def at(cls, folder: Path) -> Graph | None:
+        """That of a directory, or None where no dvc.lock is.
+
+        Raises:
+            InputError: It is torn, or DVC 2 wrote it.
+            UsageError: Its schema is not one that is read.
+        """
+        lock = read_lock(folder)
+        if lock is None:
+            return None
+        folder = Path(os.path.abspath(folder))
+        return cls(lock, tuple(Node(stage, stage_dir(folder, stage.name)) for stage in lock.stages()))
+
+    def maker(self, path: Path) -> tuple[Node, Out] | None:
+        """The stage that made a path, with the output that it is, or lies in; None where none did."""
+        path = Path(os.path.abspath(path))
+        for node in self.nodes:
+            for out in node.stage.outs:
+                made = node.path(out)
+                if path == made or made in path.parents:
+                    return node, out
+        return None
+
+
+def folders_around(path: Path) -> Iterator[Path]:
+    """The directories above a path, nearest first, up to the one that a DVC project starts at, or to the root."""
+    for folder in Path(os.path.abspath(path)).parents:
+        yield folder
+        if (folder / DVC_DIR).is_dir():
+            return

@@ -1,0 +1,263 @@
+"""guard: is this the data that it is taken for? The look before a training, in a fraction of a second.
+
+Asked of a dataset on this disk: are its files those of its manifest (names and sizes, bytes where wanted); is it what
+dvc.lock, or a `.dvc` file, records; have dependencies or settings moved on since it was made, up to the raw files; is
+it the one that a launch script expects; do all ranks hold the same. A finding refuses, names both values and the
+command that mends it. It may be accepted, and then stands in the lineage.
+
+Inside `dvc repro` the stage that runs is not compared with dvc.lock, which still holds its run before (DVC_STAGE names
+it); the stages before it are. Shards are not hashed: their md5s are the manifest's. A dependency that is not here, as
+on a rented node, or too large to be read in passing, is compared by what can be seen of it or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datakit.data.manifest import Manifest
+from datakit.errors import InputError, IntegrityError, Refused, UsageError
+from datakit.events import Caution, OnEvent, ignore
+from datakit.storage.commit import verify_commit
+from datakit.storage.disk import at_door
+from datakit.version.dvc import LOCK_NAME, Out, read_dvc_file
+from datakit.version.graph import Graph, Node, folders_around
+from datakit.version.local import MISSING, find, record_of, settings_now
+from datakit.version.project import DVC_DIR, FILE_SUFFIX
+
+ACCEPT = "stale"
+"""The word that lets findings pass."""
+
+READ_BYTES = 16 * 2**20
+"""Bytes of one dependency that are hashed in passing: 20 ms at 0.85 GB/s, what md5 does on one core."""
+
+LISTED_FILES = 20_000
+"""Files of one dependency that are looked at in passing: 0.1 s at 5 us a file."""
+
+SHORTEST_DIGEST = 8
+"""Digits of an expected digest: 2**32 digests apart is far enough for accidents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it was when the data was made.
+
+    Attributes:
+        what: The path or setting.
+        recorded: Its value then.
+        found: Its value now.
+        where: What records it.
+        mend: The command that brings the two together.
+    """
+
+    what: str
+    recorded: str
+    found: str
+    where: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.found}, {self.where} says {self.recorded}"
+
+
+def guard(
+    path: Path,
+    manifest: Manifest,
+    *,
+    expect: str | None = None,
+    read: bool = False,
+    accept: Collection[str] = (),
+    env: Mapping[str, str] | None = None,
+    on_event: OnEvent = ignore,
+) -> tuple[dict[str, Any], ...]:
+    """Look at a dataset before it is used; gives what was found and accepted, as the lineage records it.
+
+    Args:
+        path: The dataset's directory.
+        manifest: Its manifest.
+        expect: The beginning of its content, layout or manifest digest, where the user gave one.
+        read: Whether every byte is compared with the manifest.
+        accept: `stale` lets findings pass.
+        env: The environment; the process's own when None.
+        on_event: Hears what was accepted, and what could not be looked at.
+
+    Raises:
+        IntegrityError: A file is not what the manifest says.
+        Refused: It is not what was expected, or not what is recorded.
+    """
+    check_expected(manifest, expect)
+    try:
+        verify_commit(path, quick=not read)
+    except IntegrityError as error:
+        hint = f"Mend it from another copy: datakit sync SRC {path} --repair"
+        raise IntegrityError(error.message, hint=hint, subject=error.subject) from error
+    running = (os.environ if env is None else env).get("DVC_STAGE", "")
+    found = find_stale(path, running=running, on_event=on_event)
+    if found and ACCEPT not in accept:
+        more = f" ({len(found) - 1} more: {', '.join(each.what for each in found[1:4])})" if found[1:] else ""
+        raise Refused(
+            f"{found[0]}{more}",
+            hint=f"{found[0].mend}; or go on all the same with --accept {ACCEPT}",
+            subject=str(path),
+        )
+    for each in found:
+        on_event(Caution(f"going on although {each}"))
+    return tuple({"what": f"{ACCEPT} {each.what}", "from": each.recorded, "to": each.found} for each in found)
+
+
+def check_expected(manifest: Manifest, expect: str | None) -> None:
+    """See that a dataset is the one that is expected.
+
+    Args:
+        manifest: The dataset's.
+        expect: At least 8 hex digits of its content, layout or manifest digest; None expects nothing.
+
+    Raises:
+        UsageError: It is no digest.
+        Refused: It is another's.
+    """
+    if expect is None:
+        return
+    if len(expect) < SHORTEST_DIGEST or not set(expect) <= set("0123456789abcdef"):
+        hint = "Write 8 to 64 hex digits of a digest that datakit inspect shows"
+        raise UsageError(f"--expect-data {expect} is not a digest", hint=hint, subject=expect)
+    contents = manifest.contents
+    digests = {"content": contents.content_digest, "layout": contents.layout_digest, "manifest": manifest.digest}
+    if not any(digest.startswith(expect) for digest in digests.values()):
+        told = ", ".join(f"{name} {digest[:12]}" for name, digest in digests.items())
+        raise Refused(
+            f"{manifest.name} has {told}; expected was {expect}",
+            hint="Name the dataset that is meant, or what it has: --expect-data DIGEST",
+            subject=manifest.name,
+        )
+
+
+def check_ranks(digests: Sequence[str]) -> None:
+    """See that all ranks hold the same data; each rank calls it with the digests of all, in rank order.
+
+    Raises:
+        Refused: Names the ranks that differ from the most, and both digests.
+    """
+    if len(set(digests)) <= 1:
+        return
+    # a tie is decided by the lowest rank, so that every rank says the same
+    most = Counter(digests).most_common()[0][0]
+    odd = [rank for rank, digest in enumerate(digests) if digest != most]
+    values = ", ".join(sorted({digests[rank][:12] for rank in odd}))
+    ranks = ", ".join(map(str, odd[:8])) + (", ..." if odd[8:] else "")
+    raise Refused(
+        f"rank{'s' if odd[1:] else ''} {ranks} of {len(digests)} hold{'' if odd[1:] else 's'} data {values}, "
+        f"the others {most[:12]}",
+        hint="Bring the same dataset to every node: datakit sync SRC DEST",
+        subject=odd[0],
+    )
+
+
+def find_stale(path: Path, *, running: str = "", on_event: OnEvent = ignore) -> list[Finding]:
+    """What dvc.lock and `.dvc` files around a dataset record otherwise than it is; nothing where there are none.
+
+    Args:
+        path: The dataset's directory.
+        running: The DVC stage that runs now, as DVC_STAGE names it: `train`, or `sub/dvc.yaml:train`.
+        on_event: Hears which files could not be compared.
+    """
+    found: list[Finding] = []
+    absolute = Path(os.path.abspath(path))
+    for folder in folders_around(path):
+        try:
+            graph = Graph.at(folder)
+        except (InputError, UsageError) as error:
+            on_event(Caution(f"the data is not compared with {folder / LOCK_NAME}: {error.message}", hint=error.hint))
+            continue
+        if graph is not None:
+            found += _Look(graph, running.rpartition(":")[2]).dataset(absolute)
+    for place in (absolute, *folders_around(path)):
+        # what records the project itself, or the root of the disk, is no part of it
+        if place.name and not (place / DVC_DIR).is_dir():
+            file = place.with_name(place.name + FILE_SUFFIX)
+            found += _against_file(file, place) if file.is_file() else []
+    return found
+
+
+def _against_file(file: Path, place: Path) -> list[Finding]:
+    with at_door(file):
+        outs = read_dvc_file(file.read_bytes(), where=str(file))
+    mend = f"Bring it back: dvc checkout {file}, or record what is here: datakit sync {place} --to {file}"
+    return [
+        Finding(str(place), out.md5, now, str(file), mend)
+        for out in outs
+        if Path(os.path.normpath(file.parent / out.path)) == place
+        and (now := record_of(place, written=out.path).md5) != out.md5
+    ]
+
+
+class _Look:
+    """One dvc.lock, followed upwards from a dataset."""
+
+    def __init__(self, graph: Graph, running: str) -> None:
+        self._graph = graph
+        self._running = running
+        self._seen: set[str] = set()
+        self._found: list[Finding] = []
+
+    def dataset(self, path: Path) -> list[Finding]:
+        made = self._graph.maker(path)
+        if made is None or made[0].name == self._running:
+            return []
+        node, out = made
+        where = f"{self._graph.lock.where} ({node.name})"
+        place = node.path(out)
+        now = record_of(place, written=out.path).md5
+        if now != out.md5:
+            mend = f"Run dvc repro {node.name}, or bring the recorded one back: dvc checkout {out.path}"
+            self._found.append(Finding(out.path, out.md5, now, where, mend))
+        self._upwards(node, mend=f"Run dvc repro {node.name}")
+        return self._found
+
+    def _upwards(self, node: Node, *, mend: str) -> None:
+        """Compare what a stage was made from with what is there now, then the stages that made that."""
+        if node.name in self._seen or node.name == self._running:
+            return
+        self._seen.add(node.name)
+        where = f"{self._graph.lock.where} ({node.name})"
+        for file, values in node.stage.params.items():
+            now = settings_now(node.base / file, values) or {}
+            self._found += [
+                Finding(f"{file} {name}", _words(values[name]), _words(value), where, mend)
+                for name, value in now.items()
+                if value != values[name]
+            ]
+        for dep in node.stage.deps:
+            path = node.path(dep)
+            made = self._graph.maker(path)
+            now_md5 = None
+            if made is not None and made[0].path(made[1]) == path and made[0].name != self._running:
+                now_md5 = made[1].md5
+            if now_md5 in (None, dep.md5):
+                now_md5 = _in_passing(path, dep)
+            if now_md5 not in (None, dep.md5):
+                self._found.append(Finding(dep.path, dep.md5, str(now_md5), where, mend))
+            if made is not None:
+                self._upwards(made[0], mend=mend)
+
+
+def _in_passing(path: Path, recorded: Out) -> str | None:
+    """What a dependency is now, as far as that costs little: its md5, or its size where that differs, or None."""
+    if not path.exists() or path.is_dir() != recorded.is_dir or (recorded.nfiles or 0) > LISTED_FILES:
+        return None
+    found = find(path)
+    total = sum(each.bytes for each in found)
+    if recorded.size is not None and total != recorded.size:
+        return f"another ({total} bytes, not {recorded.size})"
+    if sum(each.bytes for each in found if each.entry is None) > READ_BYTES:
+        return None
+    return record_of(path, written=recorded.path).md5
+
+
+def _words(value: Any) -> str:
+    return "not set" if value is MISSING else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)

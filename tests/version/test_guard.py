@@ -1,0 +1,338 @@
+"""version/guard: data that is not what it is taken for is refused, with both values and the way back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datakit import IntegrityError, Refused, UsageError
+from datakit.events import Caution, Event
+from datakit.storage.commit import read_manifest
+from datakit.version.document import write_yaml
+from datakit.version.dvc import write_dvc_file
+from datakit.version.guard import check_expected, check_ranks, find_stale, guard
+from datakit.version.local import record_of
+from support.commits import flip_bit
+from support.dvcproject import bare_project, make_project
+from support.tiny import text_samples, write_dataset
+
+STAGES: dict[str, tuple[list[str], dict[str, list[str]], list[str]]] = {
+    "scan": ([], {}, ["data/source.json"]),
+    "pack": (["data/source.json"], {"params.yaml": ["pack"]}, ["data/packed"]),
+    "tokenize@train": (
+        ["data/packed/train", "base.json"],
+        {"params.yaml": ["tokenize.seq_len"]},
+        ["data/tokens/train"],
+    ),
+    "train": (["data/tokens/train"], {"params.yaml": ["train"]}, ["adapter"]),
+}
+"""Name to dependencies, parameters and outputs."""
+
+PARAMS = {"pack": {"shard_size": "1MiB"}, "tokenize": {"seq_len": 128}, "train": {"rate": 0.001}}
+
+
+def write_lock(root: Path) -> None:
+    """Record every stage as it lies there, as `dvc commit` does."""
+
+    def entries(paths: list[str]) -> list[dict[str, object]]:
+        return [record_of(root / path, written=path).to_json() for path in paths]
+
+    stages = {}
+    for name, (deps, params, outs) in STAGES.items():
+        values = {file: {key: at(PARAMS, key) for key in keys} for file, keys in params.items()}
+        stages[name] = {"cmd": "x", "deps": entries(deps), "params": values, "outs": entries(outs)}
+    (root / "dvc.lock").write_bytes(write_yaml({"schema": "2.0", "stages": stages}))
+
+
+def at(value: dict[str, object], key: str) -> object:
+    for step in key.split("."):
+        value = value[step]  # type: ignore[assignment]  # a mapping until the last step
+    return value
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project in which everything is as recorded."""
+    root = bare_project(tmp_path / "p", remote="../store")
+    (root / "data").mkdir()
+    (root / "data" / "source.json").write_text('{"files": []}')
+    (root / "base.json").write_text("{}")
+    (root / "adapter").write_text("1")
+    (root / "params.yaml").write_bytes(write_yaml(PARAMS))
+    for split in ("train", "held-out"):
+        write_dataset(root / "data" / "packed" / split, text_samples(9, prefix=split))
+    write_dataset(root / "data" / "tokens" / "train", text_samples(9))
+    write_lock(root)
+    return root
+
+
+def tokens(root: Path) -> Path:
+    return root / "data" / "tokens" / "train"
+
+
+def change_params(root: Path, section: str, **values: object) -> None:
+    changed = {**PARAMS, section: {**PARAMS[section], **values}}  # type: ignore[dict-item]  # of two kinds of values
+    (root / "params.yaml").write_bytes(write_yaml(changed))
+
+
+def rewrite(path: Path, count: int) -> None:
+    shutil.rmtree(path)
+    write_dataset(path, text_samples(count))
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "nothing": (lambda root: None, []),
+    "the data": (lambda root: rewrite(tokens(root), 12), ["data/tokens/train"]),
+    "a foreign file": (lambda root: (tokens(root) / "note").write_text("1"), ["data/tokens/train"]),
+    "a setting": (lambda root: change_params(root, "tokenize", seq_len=256), ["params.yaml tokenize.seq_len"]),
+    "a setting above": (lambda root: change_params(root, "pack", shard_size="2MiB"), ["params.yaml pack"]),
+    "a setting of training": (lambda root: change_params(root, "train", rate=1), []),
+    "a setting that is gone": (
+        lambda root: (root / "params.yaml").write_text("pack: {shard_size: 1MiB}\n"), ["params.yaml tokenize.seq_len"]
+    ),
+    "the source listing": (lambda root: (root / "data/source.json").write_text('{"files": {}}'), ["data/source.json"]),
+    "a small dependency": (lambda root: (root / "base.json").write_text("[]"), ["base.json"]),
+    "the data above": (lambda root: rewrite(root / "data/packed/train", 12), ["data/packed/train"]),
+    "another split": (lambda root: rewrite(root / "data/packed/held-out", 12), []),
+    "what is not here": (lambda root: (shutil.rmtree(root / "data/packed"), (root / "base.json").unlink()), []),
+    "the adapter": (lambda root: (root / "adapter").write_text("2"), []),
+    "no settings here": (lambda root: (root / "params.yaml").unlink(), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_has_moved_on_is_found_and_nothing_else(root: Path, change: str) -> None:
+    """From the data up to the listing of the raw files; what comes after the data, or is not here, is no matter."""
+    act, expected = CHANGES[change]
+
+    act(root)
+
+    assert [finding.what for finding in find_stale(tokens(root))] == expected
+
+
+def test_each_finding_names_both_values_and_the_command(root: Path) -> None:
+    """The first one is the message; all are counted."""
+    change_params(root, "pack", shard_size="2MiB")
+    rewrite(tokens(root), 12)
+    now = record_of(tokens(root), written="x").md5
+
+    with pytest.raises(Refused) as caught:
+        guard(tokens(root), read_manifest(tokens(root)))
+
+    assert now in caught.value.message
+    assert f"{root}/dvc.lock (tokenize@train) says" in caught.value.message
+    assert "1 more: params.yaml pack" in caught.value.message
+    assert caught.value.hint == (
+        "Run dvc repro tokenize@train, or bring the recorded one back: dvc checkout data/tokens/train; "
+        "or go on all the same with --accept stale"
+    )
+    (_, setting) = find_stale(tokens(root))
+    assert (setting.recorded, setting.found) == ('{"shard_size": "1MiB"}', '{"shard_size": "2MiB"}')
+
+
+def test_what_is_accepted_is_said_and_recorded(root: Path) -> None:
+    """With both values, one entry a finding, for the lineage."""
+    change_params(root, "tokenize", seq_len=256)
+    heard: list[Event] = []
+
+    allowed = guard(tokens(root), read_manifest(tokens(root)), accept=["stale"], on_event=heard.append)
+
+    assert allowed == ({"what": "stale params.yaml tokenize.seq_len", "from": "128", "to": "256"},)
+    assert [isinstance(event, Caution) for event in heard] == [True]
+
+
+def test_the_running_stage_is_not_compared_with_its_run_before(root: Path) -> None:
+    """Inside `dvc repro` dvc.lock holds the old record of it, whether named alone or with its file."""
+    rewrite(tokens(root), 12)
+    change_params(root, "tokenize", seq_len=256)
+
+    assert find_stale(tokens(root), running="tokenize@train") == []
+    assert find_stale(tokens(root), running="sub/dvc.yaml:tokenize@train") == []
+    assert len(find_stale(tokens(root), running="train")) == 2
+
+
+def test_a_stage_that_was_run_again_alone_leaves_what_followed_stale(root: Path) -> None:
+    """By dvc.lock alone, where the data between is not on this disk: pack has made another dataset since."""
+    before = find_stale(root / "adapter")
+    lock = root / "dvc.lock"
+    old = record_of(root / "data" / "source.json", written="x").md5
+    text = lock.read_text()
+    at_scan = text.index(old)
+    lock.write_text(text[:at_scan] + "f" * 32 + text[at_scan + 32 :])
+    (root / "data" / "source.json").unlink()
+
+    (finding,) = find_stale(tokens(root))
+
+    assert before == []
+    assert (finding.what, finding.recorded, finding.found) == ("data/source.json", old, "f" * 32)
+
+
+def test_a_large_dependency_is_compared_by_its_size(root: Path, tmp_path: Path) -> None:
+    """Hours of hashing are DVC's business: another size is seen, the same size is believed."""
+    raw = root / "base.json"
+    raw.write_bytes(bytes(17 * 2**20))
+    write_lock(root)
+    raw.write_bytes(b"1" * (17 * 2**20))
+    same_size = find_stale(tokens(root))
+    raw.write_bytes(b"1" * (17 * 2**20 + 1))
+
+    (finding,) = find_stale(tokens(root))
+
+    assert same_size == []
+    assert finding.found == f"another ({17 * 2**20 + 1} bytes, not {17 * 2**20})"
+
+
+def test_a_dvc_file_beside_the_data_is_compared(tmp_path: Path) -> None:
+    """`dvc add` has recorded it, or the folder that it lies in."""
+    root = bare_project(tmp_path / "p", remote="../store")
+    write_dataset(root / "ds" / "train", text_samples(9))
+    (root / "ds.dvc").write_bytes(write_dvc_file(record_of(root / "ds", written="ds")))
+    before = find_stale(root / "ds" / "train")
+    rewrite(root / "ds" / "train", 12)
+
+    (finding,) = find_stale(root / "ds" / "train")
+
+    assert before == []
+    assert "dvc checkout" in finding.mend
+    assert finding.where == str(root / "ds.dvc")
+
+
+def test_without_dvc_nothing_is_compared(tmp_path: Path) -> None:
+    """And a dvc.lock beyond the project that the data lies in is another project's."""
+    write_dataset(tmp_path / "outer" / "p" / "ds", text_samples(9))
+    alone = find_stale(tmp_path / "outer" / "p" / "ds")
+    (tmp_path / "outer" / "dvc.lock").write_text("schema: '9'\n")
+    (tmp_path / "outer" / "p" / ".dvc").mkdir()
+
+    heard: list[Event] = []
+    inside = find_stale(tmp_path / "outer" / "p" / "ds", on_event=heard.append)
+
+    assert alone == inside == heard == []
+
+
+@pytest.mark.parametrize("text", ["schema: '1.0'\n", "schema: [", "schema: '2.0'\nstages: {a: {outs: [{path: x}]}}\n"])
+def test_a_lock_that_cannot_be_read_is_said(tmp_path: Path, text: str) -> None:
+    """Training goes on: what cannot be compared proves nothing against the data."""
+    root = bare_project(tmp_path / "p", remote="../store")
+    write_dataset(root / "ds", text_samples(9))
+    (root / "dvc.lock").write_text(text)
+    heard: list[Event] = []
+
+    found = find_stale(root / "ds", on_event=heard.append)
+
+    assert found == []
+    (caution,) = heard
+    assert isinstance(caution, Caution)
+    assert "the data is not compared with" in caution.message
+
+
+def test_files_that_are_not_the_manifests_are_damage(tmp_path: Path) -> None:
+    """Names and sizes always, bytes where they are asked for; this cannot be accepted."""
+    manifest = write_dataset(tmp_path / "ds", text_samples(9))
+    shard = tmp_path / "ds" / manifest.contents.shards[0].name
+    flip_bit(shard, 600)
+
+    quick = guard(tmp_path / "ds", manifest)
+    with pytest.raises(IntegrityError, match="have crc32c") as caught:
+        guard(tmp_path / "ds", manifest, read=True, accept=["stale"])
+    shard.write_bytes(b"cut")
+    with pytest.raises(IntegrityError, match="has 3 bytes"):
+        guard(tmp_path / "ds", manifest, accept=["stale"])
+
+    assert quick == ()
+    assert "--repair" in (caught.value.hint or "")
+
+
+def test_the_expected_data_is_named_by_any_of_its_digests(tmp_path: Path) -> None:
+    """Content, layout or manifest, the whole or its beginning."""
+    manifest = write_dataset(tmp_path / "ds", text_samples(9))
+    contents = manifest.contents
+
+    for digest in (contents.content_digest, contents.layout_digest[:12], manifest.digest[:8]):
+        check_expected(manifest, digest)
+    check_expected(manifest, None)
+    with pytest.raises(Refused, match="expected was 00000000") as caught:
+        check_expected(manifest, "00000000")
+
+    assert contents.content_digest[:12] in caught.value.message
+
+
+@pytest.mark.parametrize("digest", ["", "abc", "0000000", "ABCDEF01", "latest!!"])
+def test_a_word_that_is_no_digest_is_wrong_usage(tmp_path: Path, digest: str) -> None:
+    """A short one would fit by accident."""
+    with pytest.raises(UsageError, match="is not a digest"):
+        check_expected(write_dataset(tmp_path / "ds", text_samples(9)), digest)
+
+
+@pytest.mark.parametrize(
+    ("digests", "said"),
+    [
+        (["a" * 64, "b" * 64, "a" * 64], "rank 1 of 3 holds data bbbbbbbbbbbb, the others aaaaaaaaaaaa"),
+        (["b" * 64, "a" * 64], "rank 1 of 2 holds data aaaaaaaaaaaa, the others bbbbbbbbbbbb"),
+        (["a" * 64, *["b" * 64] * 3], "rank 0 of 4 holds data aaaaaaaaaaaa, the others bbbbbbbbbbbb"),
+        (["b" * 64, "a" * 64, "c" * 64, "a" * 64], "ranks 0, 2 of 4 hold data bbbbbbbbbbbb, cccccccccccc"),
+        ([*["a" * 64] * 20, *["b" * 64] * 12], "ranks 20, 21, 22, 23, 24, 25, 26, 27, ... of 32"),
+    ],
+)
+def test_ranks_that_hold_other_data_are_named(digests: list[str], said: str) -> None:
+    """The usual accident of rented nodes: one has an old copy. Each rank comes to the same sentence."""
+    with pytest.raises(Refused, match=said):
+        check_ranks(digests)
+
+
+@pytest.mark.parametrize("digests", [[], ["a"], ["a"] * 8])
+def test_ranks_that_agree_go_on(digests: list[str]) -> None:
+    """Any number of them."""
+    check_ranks(digests)
+
+
+def test_dvc_calls_stale_what_we_call_stale(tmp_path: Path) -> None:
+    """`dvc repro` goes through with the guard inside a stage, and after each change DVC's status and ours agree."""
+    project = make_project(tmp_path / "p")
+    root = project.root
+    (root / "raw.txt").write_text("9")
+    (root / "params.yaml").write_text("pack: {rate: 1e-3}\n")
+    make = """
+from pathlib import Path
+from support.tiny import text_samples, write_dataset
+write_dataset(Path('data/ds'), text_samples(int(Path('raw.txt').read_text())))
+"""
+    look = """
+from pathlib import Path
+from datakit.version.guard import guard
+from datakit.storage.commit import read_manifest
+guard(Path('data/ds'), read_manifest(Path('data/ds')))
+"""
+    (root / "make.py").write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{make}\n")
+    (root / "look.py").write_text(f"{look}\n")
+    project.stage(
+        f"stages:\n  pack:\n    cmd: {sys.executable} make.py\n    deps: [raw.txt]\n    params: [pack]\n"
+        f"    outs: [data/ds]\n  train:\n    cmd: {sys.executable} look.py && cp data/ds/manifest.json adapter\n"
+        "    deps: [data/ds]\n    outs: [adapter]\n"
+    )
+
+    def stale() -> bool:
+        said = json.loads(project.dvc("status", "--json", "pack"))
+        ours = find_stale(root / "data" / "ds")
+        assert bool(said) == bool(ours), (said, ours)
+        return bool(ours)
+
+    project.dvc("repro", "-q")
+    seen = [stale()]
+    (root / "raw.txt").write_text("12")
+    seen.append(stale())
+    project.dvc("repro", "-q")
+    seen.append(stale())
+    (root / "params.yaml").write_text("pack: {rate: 2e-3}\n")
+    seen.append(stale())
+    (root / "params.yaml").write_text("pack: {rate: 0.001}\n")
+    seen.append(stale())
+    (root / "data" / "ds" / "note").write_text("1")
+    seen.append(stale())
+
+    assert seen == [False, True, False, True, False, True]
