@@ -1,4 +1,4 @@
-"""units: bytes, counts, durations and rates, parsed from what people write and printed as people read.
+"""units: bytes, counts, durations and rates, printed as people read; sizes also parsed from what people write.
 
 Binary prefixes (KiB, MiB, GiB, TiB) are powers of 1024, decimal ones (kB, MB, GB, TB) powers of 1000 (IEC 80000-13).
 """
@@ -21,7 +21,6 @@ _FACTORS = {
     "gib": 1024**3,
     "tib": 1024**4,
 }
-_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"\s*(\d+(?:[_,]\d{3})*(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -41,22 +40,6 @@ def parse_bytes(text: str | int) -> int:
         hint = "Write a number and a unit, such as 64MiB or 500GB"
         raise UsageError(f"{text!r} is not a size", hint=hint, subject=text)
     return round(float(re.sub(r"[_,]", "", match.group(1))) * factor)
-
-
-def parse_duration(text: str | float) -> float:
-    """Seconds from `25s`, `5min`, `1.5h`, `2d` or a number.
-
-    Raises:
-        UsageError: The text is not a duration.
-    """
-    if isinstance(text, (int, float)):
-        return float(text)
-    match = _NUMBER.fullmatch(text)
-    factor = _SECONDS.get(match.group(2).lower() or "s") if match else None
-    if match is None or factor is None:
-        hint = "Write a number and a unit, such as 25s or 5min"
-        raise UsageError(f"{text!r} is not a duration", hint=hint, subject=text)
-    return float(re.sub(r"[_,]", "", match.group(1))) * factor
 
 
 def format_bytes(size_bytes: float) -> str:

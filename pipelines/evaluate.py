@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import Any
 
 from datakit.cli import frame
+from datakit.feed.dataset import open_dataset
 from datakit.train.evaluate import Evaluator
 from metrics import write_metrics
 from tie import die_with_parent
@@ -23,6 +25,8 @@ QUESTION = "What is AI?"
 def main() -> dict[str, Any]:
     """The numbers and the answers."""
     both = Evaluator(BASE, ADAPTER)
+    tokenized_on = open_dataset(HELD_OUT).manifest.contents.pack.get("date")
+    date = None if tokenized_on is None else dt.date.fromisoformat(tokenized_on)
     before, after = (both.evaluate(HELD_OUT, adapted=adapted) for adapted in (False, True))
     return {
         "loss_before": before.loss,
@@ -30,8 +34,8 @@ def main() -> dict[str, Any]:
         "samples": after.samples,
         "supervised_tokens": after.supervised_tokens,
         "question": QUESTION,
-        "answer_before": both.answer(QUESTION, adapted=False),
-        "answer_after": both.answer(QUESTION),
+        "answer_before": both.answer(QUESTION, adapted=False, date=date),
+        "answer_after": both.answer(QUESTION, date=date),
     }
 
 

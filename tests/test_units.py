@@ -13,7 +13,6 @@ from datakit.units import (
     format_duration,
     format_rate,
     parse_bytes,
-    parse_duration,
 )
 
 
@@ -81,24 +80,6 @@ def test_a_printed_size_reads_back_within_its_precision(size_bytes: int) -> None
 def test_a_size_prints_with_one_decimal(size_bytes: int, text: str) -> None:
     """People read three or four digits and a unit."""
     assert format_bytes(size_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("25s", 25.0), ("5min", 300.0), ("5m", 300.0), ("1.5h", 5400.0), ("2d", 172800.0), ("3", 3.0), (4, 4.0)],
-)
-def test_a_duration_is_read_in_its_unit(text: str | float, seconds: float) -> None:
-    """Seconds are the unit of a bare number."""
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "h", "5 weeks", "-3s"])
-def test_what_is_not_a_duration_is_refused_with_the_accepted_forms(text: str) -> None:
-    """The message quotes the text and the hint shows how to write it."""
-    with pytest.raises(UsageError) as caught:
-        parse_duration(text)
-
-    assert str(caught.value) == f"{text!r} is not a duration. Write a number and a unit, such as 25s or 5min"
 
 
 @pytest.mark.parametrize(

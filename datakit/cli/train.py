@@ -10,8 +10,11 @@ import typer
 from datakit.cli import frame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from datakit.train.preview import Preview
     from datakit.train.result import TrainResult
+    from datakit.train.signals import StopRequest
 
 DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", help="Directory of a tokenized dataset.")]
 Model = Annotated[Path, typer.Option("--model", metavar="DIR", help="Directory of the base model.")]
@@ -93,11 +96,26 @@ def register(app: typer.Typer) -> None:
                 plan = preview(dataset, **common)
                 session.done(plan, _intention(plan), facts=_plan_facts(plan))
                 return
-            from datakit.train.loop import train as run_training
+            from datakit.train.signals import listen
 
-            result = run_training(dataset, stores=settings.stores, **common)
+            with listen(at_once=True) as stop:
+                result = _trainer(stop)(dataset, stores=settings.stores, **common)
             session.done(result, _sentence(result), facts=_facts(result))
             _complain(result)
+
+
+def _trainer(stop: StopRequest) -> Callable[..., TrainResult]:
+    """The trainer, whose libraries take seconds to load; a signal meanwhile ends the command as it does later."""
+    problem = None
+    try:
+        from datakit.train.loop import train
+    except Exception as error:  # noqa: BLE001 -- it may be what a library makes of the signal's own exception
+        problem = error
+    if stop and stop.signal:
+        stop.raise_it(f"stopped by {stop.signal.name} before the first step", hint="Run the same command again")
+    if problem is not None:
+        raise problem
+    return train
 
 
 def _intention(plan: Preview) -> str:
@@ -152,10 +170,13 @@ def _complain(result: TrainResult) -> None:
     from datakit.errors import StoreUnavailable
 
     if result.unpublished:
-        name, reason = next(iter(result.unpublished.items()))
-        raise StoreUnavailable(
+        # waiting mends a store that is away; anything else is what a person has to look at, so it is told first
+        kinds = result.unpublished_kinds
+        name = min(result.unpublished, key=lambda name: issubclass(kinds[name], StoreUnavailable))
+        again = "Run the same command again: it only uploads"
+        raise kinds[name](
             f"the adapter is finished, but {len(result.unpublished)} commits have no copy at {result.write_back}; "
-            f"{name}: {reason}",
-            hint="Run the same command again: it only uploads",
+            f"{name}: {result.unpublished[name]}",
+            hint=again if issubclass(kinds[name], StoreUnavailable) else f"Mend that first. {again}",
             subject=result.write_back,
         )

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from datakit import errors
-from datakit.errors import DatakitError, MissingExtra
+from datakit.errors import DatakitError, MissingExtra, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.agent import write_state
@@ -153,6 +153,12 @@ class WriteBack:
         """How far the commit of this name is, also from an earlier attempt; None when it was never offered."""
         state = _read_state(self._state_file(name))
         return None if state is None else state["state"]
+
+    def trouble(self, name: str) -> type[DatakitError]:
+        """The class of the error that a commit's last try ended with; `StoreUnavailable` where it had none yet."""
+        state = _read_state(self._state_file(name)) or {}
+        kind = getattr(errors, str(state.get("error")), StoreUnavailable)
+        return DatakitError if kind is MissingExtra else kind  # which library it is, its message says
 
     def unpublished(self) -> dict[str, str]:
         """Commits that were offered and are not verified, each with the last thing that is known of it."""

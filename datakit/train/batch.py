@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.errors import InputError, MissingExtra
+from datakit.pack.tokenize import IDS_PART, MASK_PART
 
 try:
     import torch
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from datakit.feed.dataset import Dataset
 from datakit.feed.mapped import Item
 
-IDS_PART = "ids.npy"
-MASK_PART = "mask.npy"
 IGNORED = -100
 """The target of positions that are not learned; the value that torch's cross entropy leaves out by default."""
 

@@ -1,13 +1,15 @@
 """evaluate: whether training helped: the loss over a dataset, and an answer to a question.
 
 Promises: the same data, model and adapter give the same number: no sampling, no dropout, every sample once, fixed
-order. The loss is what training minimises, the mean cross entropy in nats over the supervised tokens, and only the
-positions that count get logits, so that memory stays that of one batch. Does not train and does not write.
+order, and a chat template sees no clock. The loss is what training minimises, the mean cross entropy in nats over the
+supervised tokens, and only the positions that count get logits, so that memory stays that of one batch. Does not train
+and does not write.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from typing import Any
 from datakit.errors import InputError, MissingExtra
 from datakit.events import OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
+from datakit.pack.engines import cores
+from datakit.pack.tokenizer import Tokenizer
 from datakit.train.batch import Collate, StepBatch, read_tokens
 from datakit.train.model import (
     exact_arithmetic,
@@ -25,7 +29,6 @@ from datakit.train.model import (
     load_base,
     loss_sum,
     pick_device,
-    usable_threads,
 )
 
 try:
@@ -84,7 +87,7 @@ class Evaluator:
             InputError: The dataset is not tokenized, or no token of it is supervised.
         """
         data = open_dataset(dataset)
-        with exact_arithmetic(threads=usable_threads()), self._either(adapted=adapted) as network:
+        with exact_arithmetic(threads=cores()), self._either(adapted=adapted) as network:
             began = time.perf_counter()
             total, supervised, done = 0.0, 0, 0
             for batch in _batches(data, batch_size):
@@ -96,21 +99,33 @@ class Evaluator:
             raise InputError(f"no token of {dataset} is supervised", hint="Look at its masks: datakit inspect DATASET")
         return Evaluation(total / supervised, supervised, len(data), time.perf_counter() - began)
 
-    def answer(self, prompt: str, *, adapted: bool = True, max_new_tokens: int = 40) -> str:
+    def answer(
+        self, prompt: str, *, adapted: bool = True, max_new_tokens: int = 40, date: dt.date | None = None
+    ) -> str:
         """What the model says to one message of a user: the likeliest token each time, on one line.
 
         Args:
             prompt: The user's message.
             adapted: Whether the adapter is used.
             max_new_tokens: Tokens after which the answer is cut.
+            date: The date that a chat template sees: the one that the data was tokenized with, in its pack settings.
 
         Raises:
-            InputError: The model's directory holds no tokenizer with a chat template.
+            InputError: The model's directory holds no tokenizer with a chat template, or the template asks for a date
+                and none is given.
         """
-        tokenizer, asked = _asked(self._model, prompt)
-        with exact_arithmetic(threads=usable_threads()), self._either(adapted=adapted) as network:
-            said = network.generate(**asked.to(network.device), max_new_tokens=max_new_tokens, do_sample=False)
-        return " ".join(tokenizer.decode(said[0, asked["input_ids"].shape[1] :], skip_special_tokens=True).split())
+        tokenizer, asked = _asked(self._model, prompt, date)
+        with exact_arithmetic(threads=cores()), self._either(adapted=adapted) as network:
+            tokens = torch.tensor([asked], device=network.device)
+            said = network.generate(
+                input_ids=tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+            )
+        special = tokenizer.ends.special
+        new = [token for token in said[0, len(asked) :].tolist() if token not in special]
+        return " ".join(tokenizer.decode(new).split())
 
     @contextlib.contextmanager
     def _either(self, *, adapted: bool) -> Iterator[Any]:
@@ -133,10 +148,17 @@ def evaluate(
     return Evaluator(model, adapter).evaluate(dataset, batch_size=batch_size, on_event=on_event)
 
 
-def answer(prompt: str, *, model: Path | str, adapter: Path | str | None = None, max_new_tokens: int = 40) -> str:
+def answer(
+    prompt: str,
+    *,
+    model: Path | str,
+    adapter: Path | str | None = None,
+    max_new_tokens: int = 40,
+    date: dt.date | None = None,
+) -> str:
     """`Evaluator.answer` for one question."""
-    _asked(model, prompt)  # before the weights are loaded
-    return Evaluator(model, adapter).answer(prompt, max_new_tokens=max_new_tokens)
+    _asked(model, prompt, date)  # before the weights are loaded
+    return Evaluator(model, adapter).answer(prompt, max_new_tokens=max_new_tokens, date=date)
 
 
 def _batches(data: Dataset, batch_size: int) -> Iterator[StepBatch]:
@@ -148,15 +170,8 @@ def _batches(data: Dataset, batch_size: int) -> Iterator[StepBatch]:
         yield collate([data[number] for number in order[start : start + batch_size]])
 
 
-def _asked(model: Path | str, prompt: str) -> Any:
-    """The tokenizer of a model, and what it makes of a message."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
-        asked = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-    except (OSError, ValueError) as error:
-        raise InputError(f"{model} cannot be asked: {error}", subject=str(model)) from None
-    return tokenizer, asked
+def _asked(model: Path | str, prompt: str, date: dt.date | None) -> tuple[Tokenizer, list[int]]:
+    """The tokenizer of a model, and what it makes of a message: rendered and encoded as `tokenize` does it."""
+    tokenizer = Tokenizer(model, date=date)
+    text = tokenizer.render([{"role": "user", "content": prompt}], tools=None, answer_next=True)
+    return tokenizer, tokenizer.encode([text])[0]

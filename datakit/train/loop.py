@@ -21,6 +21,7 @@ from datakit.errors import DatakitError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
 from datakit.feed.loader import Loader
+from datakit.pack.engines import cores
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import commit, read_manifest, verify_commit
@@ -51,7 +52,6 @@ from datakit.train.model import (
     load_base,
     pick_device,
     trainable,
-    usable_threads,
 )
 from datakit.train.recipe import Recipe
 from datakit.train.result import SavedCheckpoint, TrainResult
@@ -114,6 +114,8 @@ def train(
     """
     recipe, run = settings or Recipe(), Path(output)
     if smoke:
+        if write_back is not None:
+            on_event(Note(f"a rehearsal is not written back: nothing goes to {write_back}"))
         recipe, run, write_back = recipe.rehearsal(), rehearsal_dir(run), None
     # all that can be wrong with what was named is found before the run directory is made
     check_words(resume, accept)
@@ -184,7 +186,7 @@ class _Training:
     def go(self, start: Start, stop: StopRequest, *, smoke: bool) -> TrainResult:
         device = pick_device()
         before = start.checkpoint.state.geometry if start.checkpoint else {}
-        threads = self.recipe.threads or before.get("threads") or usable_threads()
+        threads = self.recipe.threads or before.get("threads") or cores()
         now = geometry(device=device, threads=threads, precision=self.recipe.precision)
         facts = {
             "settings": self.recipe.to_json(),
@@ -385,4 +387,5 @@ class _Training:
             adapter_copy=self.upload.adapter_copy,
             requests=self.upload.requests,
             unpublished=unpublished,
+            unpublished_kinds={name: self.upload.kind_of(name) for name in unpublished},
         )

@@ -234,11 +234,6 @@ def exact_arithmetic(*, threads: int) -> Iterator[None]:
         torch.random.set_rng_state(random_before)
 
 
-def usable_threads() -> int:
-    """CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
 def library_versions() -> dict[str, str]:
     """Versions of what does the arithmetic."""
     from importlib.metadata import version

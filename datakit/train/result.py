@@ -6,9 +6,10 @@ Units stand in the names; a share is between 0 and 1. Nothing is computed here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from datakit.errors import DatakitError
 from datakit.storage.counts import RequestCounts
 
 
@@ -53,6 +54,7 @@ class TrainResult:
         adapter_copy: URL of the adapter's verified copy there, or None.
         requests: Requests that this attempt made there, by class, and their bytes.
         unpublished: Commits that have no verified copy there, with the reason; empty when all have one.
+        unpublished_kinds: The class of each of these reasons; that of a store that is away where nothing else is known.
     """
 
     adapter: Path
@@ -76,3 +78,4 @@ class TrainResult:
     adapter_copy: str | None
     requests: RequestCounts
     unpublished: Mapping[str, str]
+    unpublished_kinds: Mapping[str, type[DatakitError]] = field(repr=False)

@@ -200,6 +200,11 @@ class Upload:
                 found[name] = self._trouble.get(name, reason)
         return found
 
+    def kind_of(self, name: str) -> type[DatakitError]:
+        """The class of what keeps a commit's copy from being there, by the name that `finish` gave it."""
+        copy = self._adapter if name == ADAPTER_DIR and self._adapter is not None else name
+        return self._back.trouble(copy) if self._back is not None else DatakitError
+
     def may_go(self, name: str) -> bool:
         """Whether a local checkpoint may be dropped, as far as write-back is concerned."""
         return self._back is None or has_copy(self._run, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import warnings
@@ -127,7 +128,7 @@ def test_a_dataset_without_a_supervised_token_has_no_loss(base_dir: Path, tmp_pa
         evaluate(tmp_path / "silent", model=base_dir)
 
 
-def add_tokenizer(model: Path) -> None:
+def add_tokenizer(model: Path, *, template: str = "{% for m in messages %}{{ m['content'] }} {% endfor %}") -> None:
     """A tokenizer of words w0 .. w95 with a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -135,7 +136,6 @@ def add_tokenizer(model: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(model / "tokenizer.json"))
-    template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0", "chat_template": template}
     (model / "tokenizer_config.json").write_text(json.dumps(config))
 
@@ -167,8 +167,21 @@ def test_an_answer_is_the_likeliest_token_each_time(trained: Path, base_dir: Pat
 
 def test_a_model_without_a_tokenizer_cannot_be_asked(base_dir: Path) -> None:
     """The directory is named."""
-    with pytest.raises(datakit.InputError, match="cannot be asked"):
+    with pytest.raises(datakit.InputError, match=f"{base_dir} holds no tokenizer"):
         answer("hello", model=base_dir)
+
+
+def test_a_question_is_asked_on_the_day_that_the_data_was_tokenized(base_dir: Path, tmp_path: Path) -> None:
+    """A template that asks for the date sees the one that is given; without one it is refused, never today's."""
+    model = shutil.copytree(base_dir, tmp_path / "model")
+    add_tokenizer(model, template="w{{ strftime_now('%d') }} {% for m in messages %}{{ m['content'] }} {% endfor %}")
+
+    said = answer("w7 w12", model=model, max_new_tokens=5, date=dt.date(2024, 7, 26))
+    with pytest.raises(datakit.InputError, match="asks for today's date"):
+        answer("w7 w12", model=model)
+
+    plain = load_base(identify(base_dir), precision="fp32", device=CPU).eval()
+    assert said.split() == [f"w{token}" for token in greedy(plain, [26, 7, 12], 5)]
 
 
 def test_collate_is_the_same_for_training_and_evaluation(tokens_dir: Path) -> None:

@@ -24,7 +24,10 @@ from datakit.storage.sync import sync
 from datakit.train.loop import train
 from datakit.train.recipe import Recipe
 from datakit.train.result import TrainResult
+from datakit.train.shelf import copy_name
 from support.cli import Answer, datakit, datakit_process, environment, start
+from support.commits import make_commit
+from support.faulty import Fault, faulty_server
 from support.nursery import Nursery
 from support.s3server import S3Server
 
@@ -253,6 +256,80 @@ def test_missing_copies_end_the_command_with_7(
     assert told.code == 7
     assert told.json["result"]["adapter"] == str(tmp_path / "run" / "adapter")
     assert "run the same command again" in told.json["error"]["hint"].lower()
+
+
+def test_copies_that_may_not_be_written_end_the_command_with_6(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that may read and not write: the adapter is finished, and a person has to do something."""
+    here(tokens_dir, base_dir, tmp_path / "run")
+    with faulty_server() as store:
+        store.faults = [Fault("denied", method="PUT", times=10_000)]
+        for name, value in store.env.items():
+            monkeypatch.setenv(name, value)
+
+        told = datakit(*command(tokens_dir, base_dir, tmp_path / "run", "--write-back", f"{store.url}/run", "--json"))
+
+    assert told.code == 6
+    assert "the adapter is finished, but" in told.json["error"]["message"]
+    assert "it only uploads" in told.json["error"]["hint"]
+    assert "unpublished_kinds" not in told.json["result"]
+
+
+def test_a_copy_that_is_refused_ends_the_command_with_3(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Something else stands where the adapter's copy would go: waiting does not mend that."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    here(tokens_dir, base_dir, run)
+    make_commit(cold / copy_name(run / "adapter"), {"a.tar": b"mine"}, kind="dataset")
+
+    told = datakit(*command(tokens_dir, base_dir, run, "--write-back", cold))
+
+    assert told.code == 3
+    assert "holds the dataset adapter-" in told.stderr
+    assert "Mend that first" in told.stderr
+
+
+SLOW_TORCH = """
+import sys, time
+print("loading", flush=True)
+try:
+    time.sleep(60)
+except {caught}:
+    raise ImportError("half of torch is not there")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("caught", ["ZeroDivisionError", "Exception"])
+def test_a_signal_while_libraries_load_ends_as_it_does_later(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, number: signal.Signals, code: int, caught: str
+) -> None:
+    """Python takes seconds to import torch; a library that catches what the signal raised changes nothing."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "torch.py").write_text(SLOW_TORCH.format(caught=caught))
+    path = os.pathsep.join([str(tmp_path / "slow"), environment()["PYTHONPATH"]])
+    process = start(*command(tokens_dir, base_dir, tmp_path / "run"), env={"PYTHONPATH": path})
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rehearsal_says_that_it_is_not_written_back(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """`--smoke --write-back URL` uploads nothing, and not silently."""
+    events: list[Event] = []
+
+    result = here(tokens_dir, base_dir, tmp_path / "run", events, smoke=True, write_back=str(tmp_path / "cold"))
+
+    notes = [event.message for event in events if isinstance(event, Note)]
+    assert f"a rehearsal is not written back: nothing goes to {tmp_path / 'cold'}" in notes
+    assert result.write_back is None
+    assert not (tmp_path / "cold").exists()
 
 
 def test_a_dry_run_tells_and_writes_nothing(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
