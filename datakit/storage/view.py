@@ -173,7 +173,7 @@ class View:
 
 
 def open_view(
-    place: str | Path,
+    place: str | Path | Location,
     *,
     stores: Mapping[str, StoreOptions] | None = None,
     settings: SyncSettings | None = None,
@@ -181,7 +181,7 @@ def open_view(
     """Look into the dataset at a place.
 
     Args:
-        place: A directory or URL.
+        place: A directory, URL or location.
         stores: Named stores of the settings.
         settings: Whose patience and concurrency are used.
 

@@ -192,6 +192,7 @@ class _Training:
             "settings": self.recipe.to_json(),
             "settings_digest": self.recipe.digest(),
             "identity": self.identity,
+            "data_path": str(self.data.path.resolve()),
             "geometry": now,
             "versions": library_versions(),
             "write_back": self.upload.url,

@@ -72,5 +72,5 @@ def plan_bring(
     )
     assert isinstance(origin.store, TreeStore)
     if plan.held.manifest is not None:
-        origin.store.check(plan.held.manifest)
+        origin.store.check(plan.held.manifest, folder=origin.prefix)
     return plan

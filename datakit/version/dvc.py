@@ -182,6 +182,17 @@ class Stage:
     params: Mapping[str, Mapping[str, Any]]
     outs: tuple[Out, ...]
 
+    def locate(self, path: str | None) -> tuple[Out, str]:
+        """The output that a path is or lies in, and where in it; without a path, as `out`.
+
+        Raises:
+            UsageError, NotFound: As `out`.
+        """
+        for out in self.outs if path is not None else ():
+            if out.is_dir and path is not None and path.startswith(f"{out.path}/"):
+                return out, path.removeprefix(f"{out.path}/").strip("/")
+        return self.out(path), ""
+
     def out(self, path: str | None) -> Out:
         """The output of this path; without one, the only output, or else the only directory among them.
 

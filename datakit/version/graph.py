@@ -52,8 +52,11 @@ class Graph:
             UsageError: Its schema is not one that is read.
         """
         lock = read_lock(folder)
-        if lock is None:
-            return None
+        return None if lock is None else cls.of(lock, folder)
+
+    @classmethod
+    def of(cls, lock: Lock, folder: Path) -> Graph:
+        """That of a dvc.lock that lies, or lay, in a directory."""
         folder = Path(os.path.abspath(folder))
         return cls(lock, tuple(Node(stage, stage_dir(folder, stage.name)) for stage in lock.stages()))
 

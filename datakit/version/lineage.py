@@ -21,6 +21,7 @@ from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.storage.commit import newest, read_manifest
 from datakit.storage.disk import at_door
+from datakit.version.dvc import Tree
 
 LINEAGE_NAME = "lineage.json"
 RUN_NAME = "run.json"
@@ -34,13 +35,17 @@ _PER_SHARD = "from"
 
 
 def data_lineage(manifest: Manifest) -> dict[str, Any]:
-    """What a lineage says about a dataset: its digests, its size, and the settings it was packed or tokenized with."""
+    """What a lineage says about a dataset: its digests, its size, and the settings it was packed or tokenized with.
+
+    `md5` is DVC's address of it, by which a cache or remote of DVC still has it when it is gone from here.
+    """
     contents = manifest.contents
     return {
         "name": manifest.name,
         "content_digest": contents.content_digest,
         "layout_digest": contents.layout_digest,
         "manifest_digest": manifest.digest,
+        "md5": Tree.of(manifest).md5,
         "samples": contents.samples,
         "tokens": contents.tokens,
         "pack": {name: value for name, value in contents.pack.items() if name != _PER_SHARD},
@@ -105,9 +110,20 @@ def read_lineage(directory: Path) -> dict[str, Any]:
     path = directory / LINEAGE_NAME
     if not path.is_file():
         raise NotFound(f"{directory} has no {LINEAGE_NAME}", subject=str(directory))
-    lineage = _read_json(path)
+    with at_door(path):
+        return parse_lineage(path.read_bytes(), where=str(path))
+
+
+def parse_lineage(data: bytes, *, where: str) -> dict[str, Any]:
+    """A lineage from bytes that came from `where`.
+
+    Raises:
+        InputError: It is not a lineage.
+        UsageError: Its schema is newer than this version reads.
+    """
+    lineage = _parse_json(data, where)
     if lineage.get("schema") != SCHEMA:
-        raise UsageError(f"{path} has schema {lineage.get('schema')!r}; this datakit reads {SCHEMA}", subject=str(path))
+        raise UsageError(f"{where} has schema {lineage.get('schema')!r}; this datakit reads {SCHEMA}", subject=where)
     return lineage
 
 
@@ -211,11 +227,14 @@ def _dataset_link(data: Mapping[str, Any]) -> Link:
 
 def _read_json(path: Path) -> dict[str, Any]:
     with at_door(path):
-        data = path.read_bytes()
+        return _parse_json(path.read_bytes(), str(path))
+
+
+def _parse_json(data: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}", subject=str(path)) from None
+        raise InputError(f"{where} is not JSON: {error}", subject=where) from None
     if not isinstance(value, dict):
-        raise InputError(f"{path} is not a JSON object", subject=str(path))
+        raise InputError(f"{where} is not a JSON object", subject=where)
     return value

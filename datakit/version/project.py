@@ -66,16 +66,16 @@ class Pointer:
     def __str__(self) -> str:
         return ":".join([str(self.file), *(word for word in (self.stage, self.out) if word)])
 
-    def follow(self, data: bytes) -> Out:
-        """The output that it points at, in the bytes of its file.
+    def follow(self, data: bytes) -> tuple[Out, str]:
+        """The output that it points at, in the bytes of its file, and the folder in it where it points into it.
 
         Raises:
             NotFound: No such stage or output is recorded.
             UsageError: There are several.
         """
         if self.stage is not None:
-            return Lock.from_bytes(data, where=str(self.file)).stage(self.stage).out(self.out)
-        return Stage(str(self.file), (), {}, read_dvc_file(data, where=str(self.file))).out(self.out)
+            return Lock.from_bytes(data, where=str(self.file)).stage(self.stage).locate(self.out)
+        return Stage(str(self.file), (), {}, read_dvc_file(data, where=str(self.file))).locate(self.out)
 
     def read(self) -> bytes:
         """The bytes of its file.

@@ -234,7 +234,7 @@ def _in_dvc_file(pointer: Pointer, source: Path, new: Out) -> Record:
     if not pointer.file.is_file():
         return write_dvc_file(out), ()
     where = str(pointer.file)
-    if pointer.follow(pointer.read()) == out:
+    if pointer.follow(pointer.read()) == (out, ""):
         return None, ()
     value = read_yaml(pointer.read(), where=where)
     if "deps" in value or len(value["outs"]) != 1:

@@ -244,26 +244,32 @@ def open_tree(
         NotFound: The pointer's file, the stage, the output, the remote or an object is not there.
         IntegrityError: An object is not what its md5 says.
     """
-    out = pointer.follow(pointer.read() if data is None else data)
+    out, inside = pointer.follow(pointer.read() if data is None else data)
     project = Project.around(pointer.file)
-    places = _places(project, pointer, remote=remote, stores=stores, cache=cache)
-    store = TreeStore(called or str(pointer), out, places=places)
-    return Location(store, "" if store.is_dir else Path(out.path).name)
+    if cache and project is not None:
+        places = places_of(project, remote=remote, stores=stores)
+    else:
+        places = [remote_of(pointer, remote=remote, stores=stores)]
+    whole = str(pointer).removesuffix(f"/{inside}") if inside else str(pointer)
+    store = TreeStore(called or whole, out, places=places)
+    if inside and not store.tree.below(inside).members:
+        raise NotFound(f"{whole} holds no folder {inside}", subject=str(pointer))
+    return Location(store, inside if store.is_dir else Path(out.path).name)
 
 
-def _places(
-    project: Project | None,
-    pointer: Pointer,
-    *,
-    remote: str | None,
-    stores: Mapping[str, StoreOptions] | None,
-    cache: bool,
+def places_of(
+    project: Project, *, remote: str | None = None, stores: Mapping[str, StoreOptions] | None = None
 ) -> list[Location]:
-    if not cache or project is None:
-        return [remote_of(pointer, remote=remote, stores=stores)]
+    """The local cache, where there is one, and the remote, where one is named.
+
+    Raises:
+        NotFound: There is neither.
+    """
     local = [Location(LocalStore(project.cache_dir))] if project.cache_dir.is_dir() else []
     try:
-        return [*local, remote_of(pointer, remote=remote, stores=stores)]
+        if remote is not None and "://" in remote:
+            return [*local, open_remote(remote, stores=stores)]
+        return [*local, project.remote(remote, stores=stores)]
     except NotFound:
         if not local:
             raise
