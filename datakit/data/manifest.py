@@ -180,6 +180,15 @@ class Manifest:
         raise IntegrityError(f"the manifest of {self.name} has no member {name}", subject=name)
 
     @property
+    def derived(self) -> frozenset[str]:
+        """Members that follow from the others, such as side files for other readers: a renewal may change their bytes.
+
+        Their names are given by those readers, and datakit itself reads none of them.
+        """
+        names = self.about.get("derived", ())
+        return frozenset(map(str, names)) if isinstance(names, (list, tuple)) else frozenset()
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all members."""
         return sum(entry.bytes for entry in self.members)

@@ -7,8 +7,8 @@ valid commit, and a temporary that the next commit of that name removes.
 Where a commit of the same kind and name already stands, it is renewed in place, in this order: the new manifest as
 `.manifest.json.next` and the old one as `.manifest.json.last`, the new members beside the old ones, the rename of the
 manifest, the removal of members that only the old manifest named. By these two files the next commit recognises a
-killed renewal and removes what no valid manifest names. A member never changes its bytes under its name; who asks for
-that is refused.
+killed renewal and removes what no valid manifest names. A member never changes its bytes under its name, and who asks
+for that is refused, unless both manifests call it derived: it is replaced before the manifest, and again after a kill.
 
 What this room does not do: object storage (there, `sync` puts the members first and the manifest last).
 """
@@ -227,7 +227,8 @@ def _renew(staging: Staging, final: Path, previous: Manifest) -> None:
     assert staging.manifest is not None
     old = {entry.name: entry for entry in previous.members}
     for entry in staging.manifest.members:
-        _check_clash(final / entry.name, entry, old.get(entry.name))
+        if entry.name not in staging.manifest.derived & previous.derived:
+            _check_clash(final / entry.name, entry, old.get(entry.name))
     disk.write_atomic(final / LAST_NAME, previous.to_bytes())
     disk.write_atomic(final / NEXT_NAME, staging.manifest.to_bytes())
     for name in sorted(set(staging.members) - staging.kept):

@@ -63,6 +63,7 @@ class Difference:
     keep: list[Item] = field(default_factory=list)
     extra: list[Item] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    derived: list[str] = field(default_factory=list)
 
 
 def look_at_source(place: Location, store: Store) -> Holding:
@@ -250,20 +251,24 @@ def compare_commits(
     """
     assert source.manifest is not None
     old = _renewable(source.manifest, destination)
+    derived = source.manifest.derived & (
+        destination.manifest.derived if destination and destination.manifest else set()
+    )
     begun: dict[str, FileEntry] = {}
     difference = Difference()
     for name, item in source.items.items():
         vouched = old.get(name)
         entry = item.entry
         assert entry is not None
-        if vouched is not None and vouched.sha256 != entry.sha256:
+        changed = vouched is not None and vouched.sha256 != entry.sha256
+        if vouched is not None and changed and name not in derived:
             raise Refused(
                 f"{name} would get other bytes under its name (sha256 {vouched.sha256[:12]} to {entry.sha256[:12]})",
                 hint="Choose another destination, or remove the old commit first",
                 subject=name,
             )
         there, path = here.get(name), copy(name)
-        if there is None:
+        if there is None or changed:
             verdict: Verdict = "absent"
         elif path is not None:
             begun = begun or _begun(path, name)
@@ -275,6 +280,8 @@ def compare_commits(
         (difference.keep if verdict == "whole" else difference.move).append(item)
         if verdict == "damaged":
             difference.damaged.append(name)
+        elif changed:
+            difference.derived.append(name)
     difference.extra = [item for name, item in here.items() if name not in source.items and name != MANIFEST_NAME]
     return difference
 

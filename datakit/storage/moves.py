@@ -118,6 +118,7 @@ class SyncPlan:
     manifest_etag: str | None = field(repr=False)
     has_manifest: bool = field(repr=False)
     up_to_date: bool = field(repr=False)
+    replaced: frozenset[str] = field(repr=False)
 
     def original(self, name: str) -> Path | None:
         """Path of a file of the source where that is local."""
@@ -333,6 +334,7 @@ def _plan(
         manifest_etag=committed.manifest_etag if committed else None,
         has_manifest=has_manifest,
         up_to_date=up_to_date,
+        replaced=frozenset((*difference.damaged, *difference.derived)),
     )
 
 
@@ -341,7 +343,8 @@ def _num_requests(view: _View, difference: Difference, num_others: int, knobs: K
     gets = sum(parts) if view.origin.path is None else 0
     puts = 0
     if view.target.path is None:
-        new = [view.held.kind == "commit" and item.name not in difference.damaged for item in difference.move]
+        replaced = {*difference.damaged, *difference.derived}
+        new = [view.held.kind == "commit" and item.name not in replaced for item in difference.move]
         # an upload in parts of what is to be new first looks whether something is there
         puts = sum(1 if count <= 1 else count + 2 + look for count, look in zip(parts, new, strict=True))
     return gets + puts + (num_others if view.target.path is None else 0)

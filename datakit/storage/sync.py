@@ -290,7 +290,7 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
 
 def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
     assert path is not None
-    is_new = plan.kind == "commit" and item.name not in plan.damaged
+    is_new = plan.kind == "commit" and item.name not in plan.replaced
     return Put(path, plan.target.key(item.name), item.bytes, item.entry, create=is_new)
 
 

@@ -244,3 +244,11 @@ def test_a_file_entry_is_frozen() -> None:
     with pytest.raises(AttributeError):
         entry.bytes = 1
     assert isinstance(entry, FileEntry)
+
+
+@pytest.mark.parametrize(
+    ("about", "derived"), [({}, set()), ({"derived": ["a", "b"]}, {"a", "b"}), ({"derived": "a"}, set())]
+)
+def test_derived_members_are_those_that_it_lists(about: dict[str, object], derived: set[str]) -> None:
+    """None where it lists none."""
+    assert Manifest("dataset", "ds", (), about).derived == derived

@@ -426,3 +426,52 @@ def test_a_commit_inside_a_commit_is_refused_and_leaves_nothing(tmp_path: Path) 
     make(tmp_path / "other" / "ds", b=b"two")
 
     assert sorted(os.listdir(outer)) == ["a", MANIFEST_NAME]
+
+
+def renew(final: Path, *, derived: list[str], **members: bytes) -> Manifest:
+    with commit(final, kind="dataset", name="ds") as staging:
+        for name, data in members.items():
+            staging.write(name, data)
+        staging.about["derived"] = derived
+    assert staging.manifest is not None
+    return staging.manifest
+
+
+def test_derived_members_may_change_their_bytes(tmp_path: Path) -> None:
+    """Where both manifests call a member derived, a renewal replaces it; others are as protected as ever."""
+    final = tmp_path / "ds"
+    renew(final, derived=["info"], info=b"one", data=b"x")
+
+    manifest = renew(final, derived=["info"], info=b"other", more=b"y")
+
+    assert {name: (final / name).read_bytes() for name in ("info", "more")} == {"info": b"other", "more": b"y"}
+    assert names(final) == ["info", MANIFEST_NAME, "more"]
+    assert verify_commit(final) == manifest
+    with pytest.raises(Refused, match="more would change its bytes under its name"):
+        renew(final, derived=["info"], info=b"third", more=b"z")
+    with pytest.raises(Refused, match="info would change its bytes under its name"):
+        renew(final, derived=[], info=b"third", more=b"y")
+    assert verify_commit(final) == manifest
+
+
+def test_a_kill_between_derived_members_and_the_manifest_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is derived is of the new one until the same commit is made again."""
+    final = tmp_path / "ds"
+    renew(final, derived=["info"], info=b"one", data=b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr("datakit.storage.commit._fsync_tree", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            renew(final, derived=["info"], info=b"other", data=b"x", more=b"y")
+    between = (final / "data").read_bytes(), (final / "info").read_bytes()
+
+    manifest = renew(final, derived=["info"], info=b"other", data=b"x", more=b"y")
+
+    assert between == (b"x", b"other")
+    assert verify_commit(final) == manifest
+    assert names(final) == ["data", "info", MANIFEST_NAME, "more"]
+
+
+def _killed(path: Path) -> None:
+    raise KeyboardInterrupt(path)

@@ -19,7 +19,7 @@ from datakit.data.manifest import MANIFEST_NAME, Kind
 from datakit.errors import InputError, IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
-from datakit.storage.commit import NEXT_NAME, lock_path, read_manifest, verify_commit
+from datakit.storage.commit import NEXT_NAME, commit, lock_path, read_manifest, verify_commit
 from datakit.storage.moves import Durability, SyncSettings
 from datakit.storage.sync import LOCK_NAME, sync
 from support.commits import files_below, flip_bit, make_commit, noise
@@ -767,3 +767,21 @@ def test_a_member_that_is_gone_from_a_bucket_is_damage_with_the_command(faulty: 
                 sync(f"{faulty.url}/ds", destination)
 
             assert f"datakit sync --repair COPY {faulty.url}/ds" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("where", ["disk", "store"])
+def test_derived_members_are_replaced_by_a_renewal(where: str, tmp_path: Path, bucket: str) -> None:
+    """Side files of another reader change their bytes under their names; a member that is data does not."""
+    place = str(tmp_path / "there") if where == "disk" else f"{bucket}/ds"
+    for text in (b"one", b"other"):
+        with commit(tmp_path / "ds", kind="dataset", name="ds") as staging:
+            staging.write(".nv-meta/.info.json", text)
+            staging.write(f"data-{text.decode()}", text)
+            staging.about["derived"] = [".nv-meta/.info.json"]
+        result = sync(tmp_path / "ds", place)
+        sync(place, tmp_path / "back")
+
+    assert result.moved_files == 2
+    assert (tmp_path / "back" / ".nv-meta" / ".info.json").read_bytes() == b"other"
+    assert verify_commit(tmp_path / "back") == read_manifest(tmp_path / "ds")
+    assert sync(tmp_path / "ds", place).up_to_date
