@@ -171,6 +171,8 @@ def _facts(result: PackResult) -> dict[str, object]:
         f"{format_bytes(dataset.shard_bytes)}, {format_count(dataset.reused)} reused"
         for dataset in result.datasets
     }
+    facts["shards of"] = f"{format_bytes(result.size.bytes)}, {result.size.reason}"
     if result.requests:
-        facts["requests"] = format_count(result.requests)
+        price = f", about {result.request_price.told(gets=result.requests)}" if result.request_price else ""
+        facts["requests"] = f"{format_count(result.requests)}{price}"
     return facts

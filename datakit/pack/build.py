@@ -21,20 +21,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from datakit.errors import InputError, Refused, UsageError
 from datakit.events import OnEvent, ignore
+from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
-from datakit.pack.cut import AUTO, PackSettings
+from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew, Engine, cores
 from datakit.pack.fetching import Fetched, fetched
 from datakit.pack.listing import list_records
 from datakit.pack.naming import Naming
-from datakit.pack.planning import plan
+from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
 from datakit.pack.records import Records
-from datakit.pack.result import PackResult
+from datakit.pack.result import Counts, PackResult
 from datakit.pack.scan import Sources, is_remote, scan
 from datakit.pack.standing import refuse_leftovers
 from datakit.pack.work import Work
@@ -85,7 +84,7 @@ def pack(
         >>> datakit.pack("raw/chat.jsonl", "data/chat")  # doctest: +SKIP
     """
     settings = settings or PackSettings()
-    _check(settings, engine=engine, part=part, parent=parent)
+    _check(settings, engine=engine, part=part)
     target = _target(src, dest)
     listed_ns = time.time_ns()
     sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
@@ -94,47 +93,33 @@ def pack(
     site = _site(sources, target, memory, part, crew_to_be, stores)
     with _rehearsal(sources, stores) if dry_run else site as (local, crew):
         records = _table(sources, local, settings, crew)
-        planned = plan(records, chosen=np.arange(len(records.keys)), dest=target, settings=settings)
-        refuse_leftovers(target, planned.splits)
+        choice = choose(
+            records, src=src, dest=target, settings=settings, parent=parent, stores=stores, on_event=on_event
+        )
+        refuse_leftovers(target, choice.plan.splits)
         for remark in records.remarks:
             on_event(remark)
-        work = Work(planned, records, local, settings, memory, target, listed_ns, on_event)
-        if dry_run:
-            datasets = work.rehearse(part)
-        elif part is not None:
-            datasets = work.share(part, crew)
-        else:
-            datasets = work.execute(crew)
-        requests = sources.requests + local.requests
-    return PackResult(
-        source=str(src),
-        dest=target,
+        work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event)
+        datasets = work.rehearse(part) if dry_run else work.execute(crew) if part is None else work.share(part, crew)
+        requests = sources.requests + local.requests + choice.requests
+    counts = Counts(
         source_bytes=sources.total_bytes,
         requests=requests,
+        request_price=price_at(str(src), stores) if sources.is_remote else None,
         records=len(records.keys),
-        samples=planned.samples,
-        shards=sum(dataset.shards for dataset in datasets),
-        reused=sum(dataset.reused for dataset in datasets),
         built=work.num_built,
-        shard_bytes=sum(dataset.shard_bytes for dataset in datasets),
-        plan_digest=planned.digest,
-        datasets=datasets,
-        written=not dry_run and part is None,
-        dry_run=dry_run,
-        part=part,
     )
+    return PackResult.of(datasets, counts, choice, source=str(src), dest=target, dry_run=dry_run, part=part)
 
 
-def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None, parent: object) -> None:
+def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None) -> None:
     if engine not in ("local", "ray"):
         raise UsageError(f"{engine!r} is not an engine", hint="Choose local or ray", subject=engine)
     if part is not None and not 0 <= part[0] < part[1]:
         hint = f"Parts are 0 to {part[1] - 1}" if part[1] > 0 else "Write --part 0/4 for the first of four"
         raise UsageError(f"there is no part {part[0]} of {part[1]}", hint=hint, subject=part)
     asked = {
-        "--parent": parent is not None,
-        "--shard-size auto": settings.shard_size == AUTO,
-        **{f"--{name}": settings.to_json().get(name) for name in ("dedupe",)},
+        "--dedupe": settings.dedupe != "report",
         "--on-error": settings.on_error != "stop",
         "--index": settings.index,
         f"--input {settings.input}": settings.input not in ("auto", "jsonl", "files"),

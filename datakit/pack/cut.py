@@ -36,6 +36,13 @@ ALGORITHM = 1
 REACH_TENTHS = 15
 """How far a boundary has the smallest hash, in tenths of a shard; a group is as long at least, twice on average."""
 
+GROUP_SHARDS = 2 * REACH_TENTHS // 10
+"""Shards of a group, on average."""
+
+NOWHERE = -1
+"""The shard of a sample that a parent does not have."""
+
+DEFAULT_SIZE = "64MiB"
 AUTO = "auto"
 """The shard size that follows from the dataset's size and what changes of it cost (see `advice`)."""
 
@@ -72,7 +79,7 @@ class PackSettings:
         name: The dataset's name, which its shards carry; the destination's when None.
     """
 
-    shard_size: str | int = "64MiB"
+    shard_size: str | int = DEFAULT_SIZE
     layout: Layout = "stable"
     input: InputKind = "auto"
     key_field: str = "id"
@@ -193,6 +200,54 @@ def cut(
         for start, stop in groups
         for shard in _deal(hashes, start, stop, int(sizes[start:stop].sum()), target_bytes)
     ]
+
+
+def stick(
+    homes: npt.NDArray[np.int64],
+    *,
+    ranks: npt.NDArray[np.int64],
+    lost: npt.NDArray[np.bool_],
+    hashes: npt.NDArray[np.uint64],
+    sizes: npt.NDArray[np.int64],
+    target_bytes: int,
+    layout: Layout,
+) -> list[npt.NDArray[np.int64]]:
+    """Deal samples to shards, each to the one that a parent has it in, new ones to shards of their own.
+
+    A shard of the parent keeps its living samples in their order. One that is less than half full dissolves: where it
+    has lost samples, and where there are loose ones to fill up with it. So the same samples give the parent's own
+    shards, an edit changes one, and what is appended leaves all shards that are more than half full as they are.
+
+    Args:
+        homes: Number of the parent's shard that has each sample, or `NOWHERE`, in source order.
+        ranks: Place of each sample in that shard.
+        lost: Of each of the parent's shards, whether a sample of it is gone.
+        hashes: `key_hash` of each sample.
+        sizes: Bytes that each takes in a shard.
+        target_bytes: Aim for a shard's size.
+        layout: The rule for what is dealt anew.
+
+    Returns:
+        As `cut`: the parent's shards, in their order, then the new ones.
+    """
+    import numpy as np
+
+    living = homes != NOWHERE
+    filled = np.bincount(homes[living], weights=sizes[living], minlength=len(lost)).astype(np.int64)
+    low = 2 * filled < target_bytes
+    dissolved = low & lost
+    if dissolved.any() or not living.all():
+        dissolved = low
+    loose = ~living
+    loose[living] = dissolved[homes[living]]
+    stay = np.flatnonzero(~loose)
+    # by shard, then by place in it
+    order = stay[np.lexsort((ranks[stay], homes[stay]))]
+    bounds = np.flatnonzero(np.diff(homes[order])) + 1
+    kept = [piece for piece in np.split(order, bounds) if len(piece)]
+    rest = np.flatnonzero(loose)
+    dealt = cut(hashes[rest], sizes=sizes[rest], target_bytes=target_bytes, layout=layout)
+    return [*kept, *(rest[shard] for shard in dealt)]
 
 
 def _fill(ends: npt.NDArray[np.int64], target_bytes: int) -> list[tuple[int, int]]:

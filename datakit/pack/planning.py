@@ -9,7 +9,7 @@ taken from the table when its turn comes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import split_of
-from datakit.data.shard import END, bundle_bytes
+from datakit.data.shard import BLOCK_BYTES, END, bundle_bytes
 from datakit.errors import InputError
-from datakit.pack.cut import PackSettings, check_name, cut
+from datakit.pack.cut import PackSettings, check_name, cut, stick
+from datakit.pack.parent import Homes, find_homes
 from datakit.pack.receipts import task_of
 from datakit.pack.records import Records
+from datakit.storage.view import View
 
 _CHUNK = 2**16
 """Keys looked at together."""
@@ -46,12 +48,21 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSplit:
-    """A dataset to be: the split's name (None without splits), its place, its name, its shards in order."""
+    """A dataset to be.
+
+    Attributes:
+        split: The split's name, None without splits.
+        path: Its place.
+        dataset: Its name.
+        shards: Its shards, in order.
+        homes: Where its parent has the samples, or None without a parent.
+    """
 
     split: str | None
     path: Path
     dataset: str
     shards: tuple[PlannedShard, ...]
+    homes: Homes | None = None
 
     @property
     def samples(self) -> int:
@@ -77,7 +88,14 @@ class Plan:
         return sum(split.samples for split in self.splits)
 
 
-def plan(records: Records, *, chosen: npt.NDArray[np.int64], dest: Path, settings: PackSettings) -> Plan:
+def plan(
+    records: Records,
+    *,
+    chosen: npt.NDArray[np.int64],
+    dest: Path,
+    settings: PackSettings,
+    parent: Callable[[str | None, str], View] | None = None,
+) -> Plan:
     """Which records go into which shard of which split.
 
     Args:
@@ -85,9 +103,11 @@ def plan(records: Records, *, chosen: npt.NDArray[np.int64], dest: Path, setting
         chosen: Positions of the records to pack, rising.
         dest: Directory of the dataset, or with splits of all of them.
         settings: How to pack, the shard's size a number.
+        parent: Opens the parent of a split, by the split and the dataset's name.
 
     Raises:
         InputError: A split gets no record.
+        NotFound, UsageError: A parent is not there, or is of another dataset.
     """
     name = settings.name if settings.name is not None else dest.name
     check_name(name)
@@ -95,11 +115,12 @@ def plan(records: Records, *, chosen: npt.NDArray[np.int64], dest: Path, setting
     if settings.splits:
         its = split_positions(records, chosen, settings)
         splits = [(split, dest / split, f"{name}-{split}", positions) for split, positions in its.items()]
-    planned = tuple(
-        PlannedSplit(split, path, dataset, tuple(_plan_shards(records, positions, dataset, settings)))
-        for split, path, dataset, positions in splits
-    )
-    return Plan(planned, _digest(planned, settings))
+    planned = []
+    for split, path, dataset, positions in splits:
+        homes = find_homes(parent(split, dataset), records, positions) if parent is not None else None
+        shards = tuple(_plan_shards(records, positions, dataset, settings, homes))
+        planned.append(PlannedSplit(split, path, dataset, shards, homes))
+    return Plan(tuple(planned), _digest(planned, settings))
 
 
 def split_positions(
@@ -126,16 +147,22 @@ def split_positions(
 
 
 def _plan_shards(
-    records: Records, chosen: npt.NDArray[np.int64], dataset: str, settings: PackSettings
+    records: Records, chosen: npt.NDArray[np.int64], dataset: str, settings: PackSettings, homes: Homes | None
 ) -> Iterator[PlannedShard]:
-    payload = records.part_bytes
-    sizes = records.shard_bytes if settings.bundle is None else bundled_bytes(payload, settings.bundle)
-    shards = cut(
-        records.keys.hashes()[chosen],
-        sizes=sizes[chosen],
-        target_bytes=settings.shard_bytes,
-        layout=settings.layout,
-    )
+    payload, sizes = records.part_bytes, sample_bytes(records, settings.bundle)
+    hashes, target_bytes = records.keys.hashes()[chosen], settings.shard_bytes
+    if homes is None:
+        shards = cut(hashes, sizes=sizes[chosen], target_bytes=target_bytes, layout=settings.layout)
+    else:
+        shards = stick(
+            homes.homes,
+            ranks=homes.ranks,
+            lost=homes.lost,
+            hashes=hashes,
+            sizes=sizes[chosen],
+            target_bytes=target_bytes,
+            layout=settings.layout,
+        )
     for shard in shards:
         positions = chosen[shard]
         lines = payload[positions]
@@ -153,14 +180,15 @@ def _plan_shards(
         )
 
 
-def bundled_bytes(lines: npt.NDArray[np.int64], bundle: int) -> npt.NDArray[np.int64]:
-    """About what each line takes in a shard where so many share a member; a cut needs it of each by itself."""
-    return lines + 1 + -(-512 // bundle)
+def sample_bytes(records: Records, bundle: int | None) -> npt.NDArray[np.int64]:
+    """Bytes that each record takes in a shard; about, where lines share a member, since a cut needs each by itself."""
+    return records.shard_bytes if bundle is None else records.part_bytes + 1 + -(-BLOCK_BYTES // bundle)
 
 
-def _digest(splits: tuple[PlannedSplit, ...], settings: PackSettings) -> str:
+def _digest(splits: Sequence[PlannedSplit], settings: PackSettings) -> str:
     digest = hashlib.sha256(repr(sorted(settings.to_json().items())).encode())
     for split in splits:
-        digest.update(f"\n{split.split} {split.dataset}\n".encode())
+        parent = split.homes.digest if split.homes is not None else None
+        digest.update(f"\n{split.split} {split.dataset} {parent}\n".encode())
         digest.update("".join(shard.task for shard in split.shards).encode())
     return digest.hexdigest()

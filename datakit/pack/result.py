@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from datakit.pack.advice import Change, ShardSize
+from datakit.pack.choice import Choice
+from datakit.pack.prices import RequestPrice
+
 
 @dataclass(frozen=True, slots=True)
 class PackedDataset:
@@ -38,6 +42,17 @@ class PackedDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """What a pack counted on the way; the fields are those of `PackResult`."""
+
+    source_bytes: int
+    requests: int
+    request_price: RequestPrice | None
+    records: int
+    built: int
+
+
+@dataclass(frozen=True, slots=True)
 class PackResult:
     """What a pack did, or would do.
 
@@ -52,6 +67,9 @@ class PackResult:
         reused: How many of them an earlier pack had made.
         built: How many this one built, or would build.
         shard_bytes: Bytes of all shards.
+        size: The shard size, and why.
+        changes: What the next change of the datasets is expected to re-send.
+        request_price: What requests to the source's store cost, where that is known.
         plan_digest: 64 hex digits; the same records, settings and shards. Parts of one pack have the same.
         datasets: One for each split.
         written: Whether anything was committed; a dry run commits nothing, and neither does a part.
@@ -69,8 +87,45 @@ class PackResult:
     reused: int
     built: int
     shard_bytes: int
+    size: ShardSize
+    changes: tuple[Change, ...]
+    request_price: RequestPrice | None
     plan_digest: str
     datasets: tuple[PackedDataset, ...]
     written: bool
     dry_run: bool
     part: tuple[int, int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        datasets: tuple[PackedDataset, ...],
+        counts: Counts,
+        choice: Choice,
+        *,
+        source: str,
+        dest: Path,
+        dry_run: bool,
+        part: tuple[int, int] | None,
+    ) -> PackResult:
+        """What came of a choice."""
+        return cls(
+            source=source,
+            dest=dest,
+            source_bytes=counts.source_bytes,
+            requests=counts.requests,
+            records=counts.records,
+            samples=choice.plan.samples,
+            shards=sum(dataset.shards for dataset in datasets),
+            reused=sum(dataset.reused for dataset in datasets),
+            built=counts.built,
+            shard_bytes=sum(dataset.shard_bytes for dataset in datasets),
+            size=choice.size,
+            changes=choice.changes,
+            request_price=counts.request_price,
+            plan_digest=choice.plan.digest,
+            datasets=datasets,
+            written=not dry_run and part is None,
+            dry_run=dry_run,
+            part=part,
+        )

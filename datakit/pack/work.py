@@ -180,7 +180,10 @@ class Work:
                 else:
                     place(path, staging.path / entry.name)
                     staging.adopt(entry)
-        contents = describe(named, pack=self.settings.to_json() | {"split": split.split})
+        pack = self.settings.to_json() | {"split": split.split}
+        if (parent := _parent_of(split, named)) is not None:
+            pack["parent"] = parent
+        contents = describe(named, pack=pack)
         staging.about.update(contents.to_about())
         return [replace(one.receipt, built=built) for built, one in zip(named, whole, strict=True)]
 
@@ -207,6 +210,17 @@ class Work:
                 hint="Free some space or name another destination",
                 subject=str(self.target),
             )
+
+
+def _parent_of(split: PlannedSplit, shards: Sequence[BuiltShard]) -> str | None:
+    """The parent's digest as the manifest records it: of a dataset that has all its shards from there, its parent's.
+
+    So nothing changes where nothing has changed, also when a dataset is packed over with itself as the parent.
+    """
+    if split.homes is None:
+        return None
+    same = tuple(built.shard.sha256 for built in shards) == split.homes.shards
+    return split.homes.inherited if same else split.homes.digest
 
 
 def _files(

@@ -1,0 +1,191 @@
+"""advice: what the next change of a dataset will cost to upload, and which shard size suits it.
+
+Pure arithmetic over numbers that a plan knows. A change re-sends every shard that it touches. Of k edits scattered over
+N samples, a shard with n of them stays untouched with probability (1 - n/N)^k; with S equal shards this is the floor
+S(1 - (1 - 1/S)^k) below which no way of cutting gets, only smaller shards do. What an append or an edit of neighbours
+costs is the layout's doing. Source: the expectation of occupied cells (Feller, An Introduction to Probability Theory,
+I.IV.2); the layouts' constants are those of `cut`, simulated against it in the tests.
+
+Numbers that decide a shard's size are computed with the four operations of IEEE 754 alone, which every machine rounds
+alike, and never with a library's `pow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from datakit.pack.cut import GROUP_SHARDS, Layout
+from datakit.pack.prices import RequestPrice
+from datakit.units import format_bytes, format_count
+
+Kind: TypeAlias = Literal["edits", "append", "neighbours"]
+
+DEFAULT_REASON = (
+    "the default: small enough that a dozen scattered edits re-send a part of a set of some GB and not all of it, as "
+    "with the usual 1 GiB; large enough that a shard is still four reads of 16 MiB"
+)
+"""With S >= 20 k shards a release of k edits re-sends 5 % at most (1 - (1 - 1/S)^k < k/S)."""
+
+PART_BYTES = 16 * 2**20
+"""Bytes of one ranged read, as in downloads."""
+
+BANDWIDTH_BYTES_PER_S = 100 * 10**6
+"""A rented machine with 1 Gbit/s; also what one stream from S3 gives (mixpeek/awesome-object-storage, 2026-04)."""
+
+LATENCY_S = 0.02
+"""First byte of S3, GCS in the same region and Azure: 10 to 60 ms (as above)."""
+
+REQUESTS_AT_ONCE = 16
+"""As in `sync`."""
+
+MACHINE_USD_PER_S = 3.0 / 3600
+"""A rented machine with one H100 while it waits: about 3 USD an hour (costnimbus, 2026-03)."""
+
+SMALLEST_BYTES, LARGEST_BYTES = 4 * 2**20, 2**30
+"""Sizes that `auto` chooses from, powers of two: DVC hashes files of up to 1 MiB one after the other, and a shard of
+more than 1 GiB is a long time to lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change is expected to re-send.
+
+    Attributes:
+        kind: `edits` scattered over all samples, an `append` at the end, or an edit of `neighbours` in the source.
+        samples: How many samples change.
+        shards: Shards expected to change, new ones included.
+        bytes: Bytes in them.
+        at_most: Whether that is a bound rather than an expectation.
+    """
+
+    kind: Kind
+    samples: int
+    shards: float
+    bytes: int
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSize:
+    """A shard size that was derived, and why."""
+
+    bytes: int
+    reason: str
+
+
+def power(base: float, exponent: int) -> float:
+    """`base ** exponent` by repeated squaring: the same on every machine."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def floor_shards(shards: int, edits: int) -> float:
+    """Shards that so many scattered edits change at least, in expectation: S(1 - (1 - 1/S)^k)."""
+    return shards * (1 - power(1 - 1 / shards, edits))
+
+
+def next_changes(sizes: Sequence[tuple[int, int]], *, layout: Layout, edits: int, sticky: bool) -> tuple[Change, ...]:
+    """What the usual changes of a dataset will re-send.
+
+    Args:
+        sizes: Samples and bytes of each shard, in order.
+        layout: How it is cut.
+        edits: Samples in a usual change.
+        sticky: Whether the next pack keeps samples where they are (`--parent`).
+    """
+    samples, total = sum(count for count, _ in sizes), sum(size for _, size in sizes)
+    edits = min(edits, samples)
+    mean = total / len(sizes)
+    added = max(1, samples // 100)
+    new = added * total / samples
+    touched = [(1 - power(1 - count / samples, edits), size) for count, size in sizes]
+    scattered = Change("edits", edits, sum(p for p, _ in touched), round(sum(p * size for p, size in touched)))
+    # neighbours lie in one group, dealt over its shards; in the source's order, in a run of a shard's samples
+    per_shard = samples / len(sizes)
+    near = min(float(len(sizes)), 1 + (edits - 1) / per_shard)
+    if not sticky and layout == "sequential":
+        moved = min(len(sizes), len(sizes) * edits / (edits + 1) + 1)
+        return (
+            Change("edits", edits, moved, round(moved * mean), at_most=True),
+            Change("append", added, 1 + new / mean, round(min(mean + new, total + new))),
+            Change("neighbours", edits, (len(sizes) + 1) / 2, round(total / 2 + mean / 2), at_most=True),
+        )
+    if layout == "shuffle":
+        append = Change("append", added, len(sizes) + new / mean, round(total + new))
+        beside = scattered
+    else:
+        group = min(float(GROUP_SHARDS), len(sizes))
+        append = Change("append", added, group + new / mean, round(min(group * mean, total) + new))
+        groups = 1 + (edits - 1) / (per_shard * group)
+        beside_shards = near if layout == "sequential" else min(len(sizes), groups * floor_shards(round(group), edits))
+        beside = Change("neighbours", edits, beside_shards, round(beside_shards * mean))
+    if sticky:
+        append = Change("append", added, max(1.0, new / mean), round(new))
+    return scattered, append, Change("neighbours", edits, beside.shards, beside.bytes, beside.at_most)
+
+
+def shard_size(total_bytes: int, *, edits: int, price: RequestPrice) -> ShardSize:
+    """The shard size for which a release costs least: uploading what `edits` scattered edits change, and one reading.
+
+    A shard is two requests to write (itself and its index) and one for every 16 MiB of it, and one for its index, to
+    read. Requests cost money, and requests and bytes cost time, which costs what a rented machine does.
+
+    Args:
+        total_bytes: Bytes of all shards.
+        edits: Scattered edits between two releases.
+        price: What requests to the store cost; in USD.
+    """
+    assert price.currency == "USD"
+    sizes = [2**n for n in range(SMALLEST_BYTES.bit_length() - 1, LARGEST_BYTES.bit_length())]
+
+    def cost(size: int) -> tuple[float, int]:
+        # of those that cost the same, as all do for a set that fits into one shard, the one nearest to 64 MiB
+        return release_usd(total_bytes, size, edits=edits, price=price), abs(size.bit_length() - _USUAL_BITS)
+
+    best = min(sizes, key=cost)
+    shards = -(-total_bytes // best)
+    changed = floor_shards(shards, edits)
+    reason = (
+        f"{format_bytes(total_bytes)} in {format_count(shards)} shards: {edits} scattered edits re-send about "
+        f"{format_bytes(round(changed * min(best, total_bytes)))}, and reading all takes "
+        f"{format_count(_reads(total_bytes, best))} requests; at {BANDWIDTH_BYTES_PER_S // 10**6} MB/s, "
+        f"{price.provider}'s request prices of {price.as_of} and {MACHINE_USD_PER_S * 3600:.0f} USD an hour for the "
+        f"machine, no other power of two costs less"
+    )
+    return ShardSize(best, reason)
+
+
+_USUAL_BITS = (64 * 2**20).bit_length()
+
+
+def release_usd(total_bytes: int, size_bytes: int, *, edits: int, price: RequestPrice) -> float:
+    """What a release costs with shards of a size, in USD: the upload of what changed, and one reading of all."""
+    shards = max(1, -(-total_bytes // size_bytes))
+    changed = floor_shards(shards, edits)
+    reads, writes = _reads(total_bytes, size_bytes), 2 * changed
+    seconds = changed * min(size_bytes, total_bytes) / BANDWIDTH_BYTES_PER_S
+    seconds += (reads + writes) * LATENCY_S / REQUESTS_AT_ONCE
+    return (reads * price.get_per_10k + writes * price.put_per_10k) / 10_000 + seconds * MACHINE_USD_PER_S
+
+
+def sentence(changes: Sequence[Change], *, total_bytes: int) -> str:
+    """The changes as a person reads them."""
+    words = {"edits": "scattered edits", "append": "samples appended", "neighbours": "edits of neighbours"}
+    parts = [
+        f"{format_count(change.samples)} {words[change.kind]} {'up to' if change.at_most else 'about'} "
+        f"{format_bytes(min(change.bytes, total_bytes * 2))}"
+        for change in changes
+    ]
+    return f"the next change re-sends, of {format_bytes(total_bytes)}: {'; '.join(parts)}"
+
+
+def _reads(total_bytes: int, size_bytes: int) -> int:
+    shards = max(1, -(-total_bytes // size_bytes))
+    return shards * (1 + -(-min(size_bytes, total_bytes) // PART_BYTES))

@@ -1,0 +1,122 @@
+"""choice: what a pack will do, decided before anything is done: which records, which shard size, which plan.
+
+What is derived is told with its reason: the shard size, and what the next change of the dataset will re-send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datakit.errors import InputError, NotFound
+from datakit.events import Caution, Note, OnEvent
+from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, sentence, shard_size
+from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
+from datakit.pack.parent import open_parent
+from datakit.pack.planning import Plan, plan, sample_bytes
+from datakit.pack.prices import TABLE, price_at
+from datakit.pack.records import Records
+from datakit.storage.commit import read_manifest
+from datakit.storage.view import View
+from datakit.units import format_bytes
+
+if TYPE_CHECKING:
+    from datakit.storage.access import StoreOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a pack will do.
+
+    Attributes:
+        settings: How, with the shard's size as a number.
+        plan: Which record goes where.
+        size: The shard size, and why.
+        changes: What the next change is expected to re-send.
+        requests: Requests that reading a parent took.
+    """
+
+    settings: PackSettings
+    plan: Plan
+    size: ShardSize
+    changes: tuple[Change, ...]
+    requests: int
+
+
+def choose(
+    records: Records,
+    *,
+    src: str | Path,
+    dest: Path,
+    settings: PackSettings,
+    parent: str | Path | None,
+    stores: Mapping[str, StoreOptions] | None,
+    on_event: OnEvent,
+) -> Choice:
+    """Decide what to do with a table of records.
+
+    Args:
+        records: The table.
+        src: Where they came from; requests to its store have a price.
+        dest: The destination.
+        settings: How to pack.
+        parent: What samples are kept by, or None.
+        stores: Named stores of the settings.
+        on_event: Told what was derived, and why.
+
+    Raises:
+        InputError: A split gets no record.
+        NotFound, UsageError: A parent is not there, or is of another dataset.
+    """
+    chosen = np.arange(len(records.keys))
+    total = int(sample_bytes(records, settings.bundle)[chosen].sum())
+    size = _size(total, settings, src, stores)
+    resolved = replace(settings, shard_size=size.bytes)
+    if settings.shard_size == AUTO:
+        on_event(Note(f"shards of {format_bytes(size.bytes)}: {size.reason}"))
+        _tell_of_another_size(dest, resolved, on_event)
+
+    def opened(split: str | None, dataset: str) -> View:
+        assert parent is not None
+        return open_parent(parent, split=split, dataset=dataset, stores=stores)
+
+    planned = plan(records, chosen=chosen, dest=dest, settings=resolved, parent=opened if parent is not None else None)
+    shards = [(len(shard.positions), shard.shard_bytes) for split in planned.splits for shard in split.shards]
+    changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
+    on_event(Note(sentence(changes, total_bytes=sum(bytes_ for _, bytes_ in shards))))
+    requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
+    return Choice(resolved, planned, size, changes, requests)
+
+
+def _size(
+    total_bytes: int, settings: PackSettings, src: str | Path, stores: Mapping[str, StoreOptions] | None
+) -> ShardSize:
+    if settings.shard_size != AUTO:
+        default = settings.shard_size == DEFAULT_SIZE
+        return ShardSize(settings.shard_bytes, DEFAULT_REASON if default else "as it was set")
+    price = price_at(str(src), stores)
+    # another currency cannot be set against a machine's price; S3's are the dearest of the common ones
+    known = price if price is not None and price.currency == "USD" else TABLE["aws-s3"]
+    return shard_size(total_bytes, edits=settings.expected_edits, price=known)
+
+
+def _tell_of_another_size(dest: Path, settings: PackSettings, on_event: OnEvent) -> None:
+    """Say so where a derived size would make every shard of a standing dataset anew."""
+    for path in [dest / split for split in settings.splits] or [dest]:
+        try:
+            before = read_manifest(path).about.get("pack", {}).get("shard_bytes")
+        except (NotFound, InputError):
+            continue
+        if isinstance(before, int) and before != settings.shard_bytes:
+            on_event(
+                Caution(
+                    f"{path} has shards of {format_bytes(before)}; auto derives {format_bytes(settings.shard_bytes)}"
+                    " now, which changes every shard",
+                    hint=f"Keep its size: --shard-size {before}",
+                )
+            )
+            return
