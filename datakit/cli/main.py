@@ -18,7 +18,20 @@ if TYPE_CHECKING:
     import typer
 
 # in the order of the journey, which is the order of `datakit --help`
-COMMANDS = ("pack", "verify", "inspect", "cat", "diff", "sync", "tokenize", "train", "ckpt", "lineage", "doctor")
+COMMANDS = (
+    "pack",
+    "reindex",
+    "verify",
+    "inspect",
+    "cat",
+    "diff",
+    "sync",
+    "tokenize",
+    "train",
+    "ckpt",
+    "lineage",
+    "doctor",
+)
 
 
 def build_app() -> typer.Typer:

@@ -130,11 +130,12 @@ def _check_sum(block: bytes, at: int) -> None:
 
 def _check_end(read: Read, at: int, size_bytes: int) -> None:
     """After the first zero block: everything to the end is zero too (GNU tar fills its last record)."""
+    first = at
     while at < size_bytes:
         piece = read(at, min(_ZEROS_AT_ONCE, size_bytes - at))
         if (other := first_difference(piece, bytes(len(piece)))) is not None:
-            message = f"zeros end it, but it goes on at byte {at + other}: readers stop before that without a word"
-            raise IntegrityError(message, subject=at + other)
+            message = f"zeros end it at byte {first}, but it goes on at byte {at + other}, where no reader looks"
+            raise IntegrityError(message, subject=first)
         at += len(piece)
 
 

@@ -31,7 +31,7 @@ from datakit.data.index import Index
 from datakit.data.manifest import Contents, ShardEntry
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART
 from datakit.errors import DatakitError, InputError, NoSpace, UsageError
-from datakit.storage.disk import READ_BYTES, at_door
+from datakit.storage.disk import READ_BYTES, at_door, temporary
 
 Reader: TypeAlias = Literal["energon", "dali"]
 """Readers that side files are made for."""
@@ -212,9 +212,7 @@ class _Database:
     @classmethod
     @contextlib.contextmanager
     def building(cls, scratch: Path) -> Iterator[_Database]:
-        path = scratch / ".index.sqlite.building"
-        with at_door(path):
-            path.unlink(missing_ok=True)
+        path = temporary(scratch / "index.sqlite")  # recognised, and removed, by the next start if we are killed
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             # nobody reads it before it is whole: no journal; one transaction, so that its counters do not differ

@@ -1,4 +1,4 @@
-"""reaper: packs and tokenizations, each a process of its own that is killed at one of its file operations.
+"""reaper: packs, tokenizations and indexings, each a process of its own that is killed at one of its file operations.
 
 A server imports the library once and forks a child for every request. CPython announces each opening, renaming,
 removing, making and removing of a directory to audit hooks; the child kills itself with SIGKILL just before the n-th
@@ -92,6 +92,7 @@ def _work(request: dict[str, Any], room: str, writer: int) -> None:
     """The child: never returns."""
     from datakit.pack.build import pack
     from datakit.pack.cut import PackSettings
+    from datakit.pack.reindex import reindex
     from datakit.pack.tokenize import tokenize
 
     counter = itertools.count(1)  # threads sync shards: counting must be one step
@@ -108,6 +109,8 @@ def _work(request: dict[str, Any], room: str, writer: int) -> None:
         if request["verb"] == "pack":
             settings = PackSettings(shard_size="8KiB", splits=request["splits"])
             pack(request["src"], request["dest"], settings=settings, workers=1)
+        elif request["verb"] == "reindex":
+            reindex(request["src"], request["dest"], readers=("energon",), name="ds", workers=1)
         else:
             tokenize(request["src"], request["dest"], model=request["model"])
     except BaseException as error:  # noqa: BLE001 -- the child's end is told to the test, whatever it is

@@ -1,0 +1,228 @@
+"""foreign: one tar that others wrote, read once, as the rows of an index; and why it cannot have one.
+
+A sample is what webdataset, Energon and DALI take for one: files whose names agree up to the first dot after the last
+slash. What those readers skip is skipped and counted: folders, hidden files, names without a dot, `__x__`. Two things
+are better than with them: parts of a sample that do not stand together are one sample, and a hard link is the bytes
+that it leads to. Whatever would be lost or guessed is a trouble, with its place: the same name twice, a symbolic link,
+a sparse or compressed file, damage. The tar is mapped and passes by once, whatever its size.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.archive import Entry, entries
+from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
+from datakit.data.index import Index, index_name
+from datakit.data.keys import key_hash, split_name
+from datakit.data.shard import Part, Row, sample_digest
+from datakit.errors import IntegrityError
+from datakit.pack.troubles import Trouble
+from datakit.pack.writing import Totals
+from datakit.storage.disk import at_door, map_file
+
+DIGEST_BYTES = 4 * 2**20
+"""Bytes digested at once, while the headers in them are still in the cache."""
+
+MOST_TROUBLES = 100
+"""Kept of one tar; a message lists fewer."""
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes of compressed files (RFC 1952, the bzip2 and xz formats, RFC 8878)."""
+
+_SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
+"""Names that Energon, and webdataset at the top, keep for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tar:
+    """A task: a tar and where the bytes of its index go; None writes none."""
+
+    path: Path
+    name: str
+    index_path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What a tar came to.
+
+    Attributes:
+        shard: The tar's entry.
+        index: Its index's entry.
+        totals: Of its samples.
+        hashes: `key_hash` of each sample, in the order of the rows.
+        troubles: Why it cannot be indexed; the rest is of no use then.
+        skipped: Members that no reader takes for a part, by what they are.
+        scattered: Samples whose parts do not stand together.
+        linked: Parts that are hard links.
+    """
+
+    shard: FileEntry
+    index: FileEntry
+    totals: Totals
+    hashes: npt.NDArray[np.uint64] = field(repr=False)
+    troubles: tuple[Trouble, ...]
+    skipped: Mapping[str, int]
+    scattered: int
+    linked: int
+
+
+def index_tar(tar: Tar) -> Indexed:
+    """Read a tar once, and write its index.
+
+    Raises:
+        NotFound, NotAllowed, NoSpace: As reading and writing files does.
+    """
+    before = _stamp(tar.path)
+    data = map_file(tar.path)
+    reading = _Reading(tar.name, data)
+    try:
+        reading.run()
+    finally:
+        reading.digest_to(len(data))
+    if _stamp(tar.path) != before:
+        reading.trouble(tar.name, "it changed while it was read", hint="Run the same command again when it is at rest")
+    rows = reading.rows()
+    index = Index.from_rows(rows).to_bytes() if not reading.troubles else b""
+    if tar.index_path is not None and not reading.troubles:
+        with at_door(tar.index_path), open(tar.index_path, "xb") as file:
+            file.write(index)
+            file.flush()
+            os.fsync(file.fileno())
+    return Indexed(
+        shard=reading.digester.finish(tar.name),
+        index=entry_of(index_name(tar.name), index),
+        totals=Totals.of(rows),
+        hashes=np.array([key_hash(row.key) for row in rows], np.uint64),
+        troubles=tuple(reading.troubles),
+        skipped=dict(sorted(reading.skipped.items())),
+        scattered=len(reading.scattered),
+        linked=reading.linked,
+    )
+
+
+def compressed(data: memoryview) -> str | None:
+    """The compression that a file begins like, or None."""
+    return next((name for magic, name in _COMPRESSED.items() if bytes(data[: len(magic)]) == magic), None)
+
+
+class _Reading:
+    """A tar while it passes by."""
+
+    def __init__(self, name: str, data: memoryview) -> None:
+        self.name = name
+        self.digester = Digester()
+        self.troubles: list[Trouble] = []
+        self.skipped: Counter[str] = Counter()
+        self.scattered: set[str] = set()
+        self.linked = 0
+        self._data = data
+        self._digested = 0
+        self._parts: dict[str, dict[str, Part]] = {}
+        self._files: dict[str, Part] = {}
+        self._digests: dict[str, bytes] = {}
+        self._last: str | None = None
+
+    def run(self) -> None:
+        """Walk the members."""
+        if (kind := compressed(self._data)) is not None:
+            self.trouble(self.name, f"it is compressed ({kind}), so no byte of it can be read by its place")
+            return
+        view = self._data
+        try:
+            for entry in entries(lambda offset, size: view[offset : offset + size], len(view)):
+                self._take(entry)
+                if entry.offset + entry.size - self._digested >= DIGEST_BYTES:
+                    self.digest_to(entry.offset + entry.size)
+        except IntegrityError as error:
+            self.trouble(self.name, error.message)
+        self._close_sample()
+        if not self._parts and not self.troubles:
+            self.trouble(self.name, "it holds no sample: no file with a dot in its name")
+
+    def trouble(self, where: str, problem: str, *, hint: str | None = None) -> None:
+        """Keep a reason why there can be no index."""
+        if len(self.troubles) < MOST_TROUBLES:
+            self.troubles.append(Trouble(where, problem, hint=hint))
+
+    def digest_to(self, stop: int) -> None:
+        """Let the file's own digests take what has passed by."""
+        while self._digested < stop:
+            now = self._data[self._digested : min(self._digested + DIGEST_BYTES, stop)]
+            self.digester.update(now)
+            self._digested += len(now)
+
+    def rows(self) -> list[Row]:
+        """A row for each sample, in the order in which samples begin."""
+        for key in self.scattered:
+            self._digests[key] = self._digest(key)
+        return [Row(key, self._digests[key], dict(sorted(parts.items()))) for key, parts in self._parts.items()]
+
+    def _take(self, entry: Entry) -> None:
+        where = f"{self.name}: {entry.name}"
+        if entry.kind in ("folder", "device"):
+            self.skipped[f"{entry.kind}s"] += 1
+        elif entry.kind in ("symbolic link", "sparse file"):
+            self.trouble(where, f"it is a {entry.kind}, whose bytes do not stand in the tar")
+        elif entry.kind == "hard link":
+            place = self._files.get(entry.target)
+            if place is None:
+                self.trouble(where, f"it is a hard link to {entry.target!r:.200}, which does not stand before it")
+            else:
+                self.linked += self._add(entry.name, place)
+        else:
+            content = self._data[entry.offset : entry.offset + entry.size]
+            place = Part(entry.offset, entry.size, crc32c(content))
+            self._files[entry.name] = place
+            self._add(entry.name, place)
+
+    def _add(self, name: str, place: Part) -> bool:
+        """Take a file for a part of a sample; False where readers skip it."""
+        if _SET_ASIDE.match(name):
+            self.skipped["names of the form __x__"] += 1
+            return False
+        key, part = split_name(name)
+        if not key or key.endswith("/"):
+            self.skipped["hidden files"] += 1
+            return False
+        if not part:
+            if name.endswith("."):
+                self.trouble(f"{self.name}: {name}", "nothing follows the dot in its name")
+            else:
+                self.skipped["names without a dot"] += 1
+            return False
+        part = part.lower()  # as readers do
+        if key != self._last:
+            self._close_sample()
+            if key in self._parts:
+                self.scattered.add(key)
+        parts = self._parts.setdefault(key, {})
+        self._last = key
+        if part in parts:
+            self.trouble(f"{self.name}: {name}", f"the tar holds part {part} of sample {key} twice")
+        parts[part] = place
+        return True
+
+    def _close_sample(self) -> None:
+        if self._last is not None and self._last not in self.scattered:
+            self._digests[self._last] = self._digest(self._last)
+        self._last = None
+
+    def _digest(self, key: str) -> bytes:
+        places = self._parts[key]
+        return sample_digest({part: self._data[at.offset : at.offset + at.size] for part, at in places.items()})
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    with at_door(path):
+        status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ino

@@ -1,0 +1,395 @@
+"""reindex: index and manifest for tars that others wrote, so that they are a dataset without being written anew.
+
+Each tar is read once, several at a time; none of them is changed. In place, new files wait under temporary names, a
+marker names them, they get their names, and the manifest comes last: a kill leaves tars without a manifest, which are
+no dataset (or with the old one), and the next start knows what is left of the killed one. At another place the tars
+are hard links (copies where the file systems differ) in an ordinary commit. The manifest's `pack` holds
+`foreign: true`: contents, sizes and checksums are vouched for, headers are whatever they are.
+
+What cannot be indexed is refused as a whole, with the list of it and the command that packs it anew. What it does not
+do: tars in object storage (bring them here first), or anything to a tar.
+
+Source of the grouping: see `foreign`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datakit.data.digest import Buffer, Digester, FileEntry
+from datakit.data.index import Index, index_name
+from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest, layout_digest
+from datakit.errors import DatakitError, InputError, NotFound, Refused
+from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.pack.engines import Engine, cores
+from datakit.pack.foreign import Indexed, Tar, index_tar
+from datakit.pack.scan import local_directory
+from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
+from datakit.pack.troubles import LISTED, Trouble, listing
+from datakit.pack.writing import Totals
+from datakit.storage import disk
+from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
+
+TAR = ".tar"
+COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
+
+PACK = {"foreign": True}
+"""What stands in the manifest for the settings of a pack."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReindexResult:
+    """What came of it.
+
+    Attributes:
+        path: The dataset's directory.
+        name: Its name.
+        shards: Tars.
+        samples: Samples in them.
+        shard_bytes: Bytes of the tars.
+        payload_bytes: Bytes of the parts.
+        parts: How many samples have each part.
+        skipped: Members that are no part of a sample, by what they are.
+        scattered: Samples whose parts do not stand together.
+        linked: Parts that are hard links.
+        content_digest: Same samples.
+        manifest_digest: Identity of the commit, or None where nothing was written.
+    """
+
+    path: Path
+    name: str
+    shards: int
+    samples: int
+    shard_bytes: int
+    payload_bytes: int
+    parts: Mapping[str, int]
+    skipped: Mapping[str, int]
+    scattered: int
+    linked: int
+    content_digest: str
+    manifest_digest: str | None
+
+
+def reindex(
+    src: str | Path,
+    dest: str | Path | None = None,
+    *,
+    name: str | None = None,
+    readers: Sequence[Reader] = (),
+    workers: int | None = None,
+    on_event: OnEvent = ignore,
+    dry_run: bool = False,
+) -> ReindexResult:
+    """Make tars that others wrote a dataset.
+
+    Args:
+        src: Their directory; folders below it count.
+        dest: Where the dataset will be, with hard links to the tars; None makes `src` itself one.
+        name: Its name; the directory's when not given.
+        readers: Write side files for these too: `energon`, `dali`.
+        workers: Processes; all cores when not given. The bytes do not depend on it.
+        on_event: Told how far it is, and what other readers will see otherwise.
+        dry_run: Read everything, and write nothing.
+
+    Raises:
+        NotFound: The directory is not there.
+        InputError: There is no tar, or some cannot be indexed; the message lists them.
+        Refused: A dataset of another kind is there, or other files that its manifest would not name.
+        NoSpace, NotAllowed: The disk.
+
+    Example:
+        >>> reindex("cc3m", "data/cc3m").samples  # doctest: +SKIP
+    """
+    shown = local_directory(src if dest is None else dest, verb="reindex")
+    root, final = local_directory(src, verb="reindex").absolute(), shown.absolute()
+    names = _tars(root)
+    _check_place(root, final, names)
+    plan = _Plan(root, final, shown, name or final.name, tuple(names), tuple(readers), workers or cores())
+    if dry_run:
+        return _result(plan, list(_read(plan, scratch=None, on_event=on_event)), None, on_event)
+    if final != root:
+        return _into_commit(plan, on_event)
+    with disk.exclusive(lock_path(final), purpose=f"indexing {final}"):
+        _sweep(final)
+        return _in_place(plan, on_event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    root: Path
+    final: Path
+    shown: Path
+    name: str
+    names: tuple[str, ...]
+    readers: tuple[Reader, ...]
+    workers: int
+
+
+def _tars(root: Path) -> list[str]:
+    """The tars below a directory, by name; compressed ones are refused, since they are meant and cannot be had."""
+    if not root.is_dir():
+        raise NotFound(f"{root} is not a directory", hint="Name the directory that holds the tars", subject=str(root))
+    found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    shown = [name for name in found if not any(step.startswith(".") for step in name.split("/"))]
+    packed = [name for name in shown if name.endswith(COMPRESSED_SUFFIXES)]
+    if packed:
+        raise _refusal(
+            root, [Trouble(name, "it is compressed, so no byte can be read by its place") for name in packed]
+        )
+    tars = [name for name in shown if name.endswith(TAR)]
+    if not tars:
+        raise InputError(f"{root} holds no .tar file", hint="Name the directory that holds them", subject=str(root))
+    return tars
+
+
+def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
+    """Refuse a place that holds another dataset, or in-place files that the manifest would not name."""
+    refuse_inside(final)
+    try:
+        previous = read_manifest(final)
+    except NotFound:
+        previous = None
+    if previous is not None and not (previous.kind == "dataset" and previous.contents.pack.get("foreign")):
+        hint = f"It needs no index: datakit verify {final}"
+        raise Refused(f"{final} holds the {previous.kind} {previous.name}", hint=hint, subject=str(final))
+    if final != root:
+        return
+    ours = {MANIFEST_NAME, NEXT_NAME, *names, *map(index_name, names), *_named_by(final)}
+    others = sorted(
+        name
+        for path in root.rglob("*")
+        if path.is_file() and not disk.TEMPORARY.fullmatch(path.name)
+        for name in [path.relative_to(root).as_posix()]
+        if name not in ours
+    )
+    if others:
+        hint = f"Name a place for the dataset, which gets hard links to the tars: datakit reindex {root} DEST"
+        raise Refused(f"{root} also holds {listing(others, 'other file')}", hint=hint, subject=others[:LISTED])
+
+
+def _sweep(final: Path) -> None:
+    for folder in {final, final / ENERGON_DIR, *(path.parent for path in final.rglob(f"*{TAR}"))}:
+        disk.sweep(folder)
+
+
+def _read(plan: _Plan, *, scratch: Callable[[str], Path] | None, on_event: OnEvent) -> Iterator[Indexed]:
+    """Each tar in order, once it was read; its index lies where `scratch` says."""
+    total = sum((plan.root / name).stat().st_size for name in plan.names)
+    done = 0
+    troubles: list[Trouble] = []
+    tasks = [Tar(plan.root / name, name, None if scratch is None else scratch(name)) for name in plan.names]
+    with Engine(min(plan.workers, len(tasks)), rooms=("datakit.pack.foreign",)) as engine:
+        for indexed in engine.map(index_tar, tasks):
+            done += indexed.shard.bytes
+            on_event(Progress("reindex", done, total, "B"))
+            troubles += indexed.troubles
+            if not troubles:
+                yield indexed
+    if troubles:
+        raise _refusal(plan.root, troubles)
+
+
+def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
+    first = troubles[0]
+    own = f"{first.hint}; or pack" if first.hint else "Pack"
+    what = str(first) if len(troubles) == 1 else f"{listing([str(trouble) for trouble in troubles], 'member')}"
+    return InputError(
+        f"{root} cannot be indexed as it is: {what}",
+        hint=f"{own} the samples anew: datakit pack {root} DEST --input tar",
+        subject=[trouble.where for trouble in troubles[:LISTED]],
+    )
+
+
+def _in_place(plan: _Plan, on_event: OnEvent) -> ReindexResult:
+    """Everything under temporary names, a marker that names it all, the names, and last the manifest."""
+    beside = _Beside(plan.final)
+    try:
+        several = list(_read(plan, scratch=beside.place, on_event=on_event))
+        _check_keys(plan, several, beside.place)
+        contents = _describe(several)
+        about = contents.to_about() | _side_files(plan, contents, beside.open, beside.place)
+        members = [*beside.entries, *(entry for one in several for entry in (one.shard, one.index))]
+        manifest = Manifest("dataset", plan.name, tuple(members), about)
+        old = _named_by(plan.final)
+        disk.write_atomic(plan.final / NEXT_NAME, manifest.to_bytes())
+        beside.settle()
+        with disk.at_door(plan.final):
+            os.replace(plan.final / NEXT_NAME, plan.final / MANIFEST_NAME)
+            disk.fsync_dir(plan.final)
+            for name in sorted(old - {entry.name for entry in members}):
+                if not name.endswith(TAR):  # a tar is the user's, whatever an older manifest said of it
+                    (plan.final / name).unlink(missing_ok=True)
+        return _result(plan, several, manifest, on_event)
+    finally:
+        beside.clear()
+
+
+def _named_by(final: Path) -> set[str]:
+    """What the manifest there names, and that of a run that was killed."""
+    names: set[str] = set()
+    for manifest in (MANIFEST_NAME, NEXT_NAME):
+        with contextlib.suppress(DatakitError, FileNotFoundError):
+            data = (final / manifest).read_bytes()
+            names |= {entry.name for entry in parse_manifest(data, where=str(final / manifest)).members}
+    return names
+
+
+def _into_commit(plan: _Plan, on_event: OnEvent) -> ReindexResult:
+    with commit(plan.final, kind="dataset", name=plan.name) as staging:
+        for name in plan.names:
+            disk.make_dirs((staging.path / name).parent)
+        several = list(_read(plan, scratch=lambda name: staging.path / index_name(name), on_event=on_event))
+        _check_keys(plan, several, lambda name: staging.path / index_name(name))
+        for indexed in several:
+            _bring(plan.root / indexed.shard.name, staging.path / indexed.shard.name, indexed.shard)
+            staging.adopt(indexed.shard)
+            staging.adopt(indexed.index)
+        contents = _describe(several)
+        staging.about.update(
+            contents.to_about()
+            | _side_files(plan, contents, staging.open, lambda name: staging.path / index_name(name))
+        )
+    assert staging.manifest is not None
+    return _result(plan, several, staging.manifest, on_event)
+
+
+def _bring(source: Path, target: Path, entry: FileEntry) -> None:
+    """A hard link, or a copy where there can be none; checked as far as it was copied."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise disk.translated(error, source) from None
+        with disk.at_door(target), open(source, "rb", buffering=0) as file, open(target, "xb", buffering=0) as copy:
+            digester = Digester()
+            while piece := file.read(disk.READ_BYTES):
+                digester.update(piece)
+                disk.write_all(copy.fileno(), piece, copy.seek(0, os.SEEK_END))
+            os.fsync(copy.fileno())
+        if digester.finish(entry.name) != entry:
+            hint = "Run the same command again when it is at rest"
+            raise InputError(f"{source} changed while it was read", hint=hint, subject=str(source)) from None
+
+
+def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[str], Path]) -> None:
+    """Refuse a key that two tars have: by 8 bytes a sample, and by the keys themselves where those agree."""
+    hashes = np.concatenate([indexed.hashes for indexed in several])
+    values, counts = np.unique(hashes, return_counts=True)
+    twice = values[counts > 1]
+    if not len(twice):
+        return
+    owners: dict[str, list[str]] = {}
+    for indexed in several:
+        if not (rows := np.flatnonzero(np.isin(indexed.hashes, twice))).size:
+            continue
+        keys = Index.from_buffer(disk.map_file(index_path(indexed.shard.name))).keys()
+        for row in rows:
+            owners.setdefault(keys[row], []).append(indexed.shard.name)
+    shared = {key: tars for key, tars in owners.items() if len(tars) > 1}
+    if shared:
+        raise _refusal(plan.root, [Trouble(f"sample {key}", f"in {', '.join(tars)}") for key, tars in shared.items()])
+
+
+def _describe(several: Sequence[Indexed]) -> Contents:
+    totals = Totals.sum([indexed.totals for indexed in several])
+    return Contents(
+        content_digest=content_digest([totals.terms]),
+        layout_digest=layout_digest((one.shard.name, one.shard.sha256, one.totals.samples) for one in several),
+        samples=totals.samples,
+        payload_bytes=totals.payload_bytes,
+        parts=dict(sorted(totals.parts.items())),
+        shards=tuple(ShardEntry(one.shard.name, one.totals.samples, one.index.name) for one in several),
+        pack=PACK,
+    )
+
+
+def _side_files(plan: _Plan, contents: Contents, write: Opener, index_path: Callable[[str], Path]) -> dict[str, object]:
+    """Write what other readers want, and say which of it a later version may change."""
+
+    def index_of(shard: ShardEntry) -> Index:
+        return Index.from_buffer(disk.map_file(index_path(shard.name)))
+
+    scratch = index_path(contents.shards[0].name).parent
+    derived = write_side_files(contents, index_of, plan.readers, write=write, scratch=scratch)
+    return {"derived": sorted(derived)} if derived else {}
+
+
+class _Beside:
+    """New files of a directory under temporary names, until all of them get their own."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._waiting: dict[Path, Path] = {}
+        self.entries: list[FileEntry] = []
+
+    def place(self, shard: str) -> Path:
+        """Where the index of a tar waits."""
+        final = self._root / index_name(shard)
+        return self._waiting.setdefault(final, disk.temporary(final))
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[Callable[[Buffer], object]]:
+        """As `Staging.open`."""
+        final = self._root / name
+        disk.make_dirs(final.parent)
+        path = self._waiting.setdefault(final, disk.temporary(final))
+        digester = Digester()
+        with disk.at_door(path), path.open("xb") as file:
+
+            def write(data: Buffer) -> None:
+                digester.update(data)
+                file.write(data)
+
+            yield write
+            file.flush()
+            os.fsync(file.fileno())
+        self.entries.append(digester.finish(name))
+
+    def settle(self) -> None:
+        """Give every file its name."""
+        for final, path in self._waiting.items():
+            with disk.at_door(final):
+                os.replace(path, final)
+        for folder in {final.parent for final in self._waiting}:
+            disk.fsync_dir(folder)
+
+    def clear(self) -> None:
+        """Remove what still waits."""
+        for path in self._waiting.values():
+            path.unlink(missing_ok=True)
+
+
+def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, on_event: OnEvent) -> ReindexResult:
+    contents = _describe(several)
+    skipped: Counter[str] = Counter()
+    for indexed in several:
+        skipped.update(indexed.skipped)
+    scattered, linked = (sum(getattr(one, what) for one in several) for what in ("scattered", "linked"))
+    anew = f"Pack them anew: datakit pack {plan.root} DEST --input tar"
+    if scattered:
+        said = f"the parts of {scattered} samples do not stand together: other readers see each as several samples"
+        on_event(Caution(said, hint=anew))
+    if linked:
+        on_event(Caution(f"{linked} parts are hard links, which other readers skip", hint=anew))
+    return ReindexResult(
+        path=plan.shown,
+        name=plan.name,
+        shards=len(several),
+        samples=contents.samples,
+        shard_bytes=sum(one.shard.bytes for one in several),
+        payload_bytes=contents.payload_bytes,
+        parts=contents.parts,
+        skipped=dict(sorted(skipped.items())),
+        scattered=scattered,
+        linked=linked,
+        content_digest=contents.content_digest,
+        manifest_digest=None if manifest is None else manifest.digest,
+    )
