@@ -52,6 +52,7 @@ ORDER = [
     "storage/agent",
     "storage/writeback",
     "pack/troubles",
+    "pack/reports",
     "pack/records",
     "pack/clashes",
     "pack/naming",
@@ -60,6 +61,10 @@ ORDER = [
     "pack/files",
     "pack/trees",
     "pack/grouping",
+    "pack/members",
+    "pack/tars",
+    "pack/cells",
+    "pack/tables",
     "pack/kinds",
     "pack/arrays",
     "pack/unpacking",
@@ -142,7 +147,7 @@ ORDER = [
 
 # By library: where it may enter. A wing ends with a slash.
 DOORS = {
-    "pyarrow": ["data/", "pack/unpacking"],
+    "pyarrow": ["data/", "pack/unpacking", "pack/cells", "pack/tables"],
     "google_crc32c": ["data/"],
     "xxhash": ["data/"],
     "orjson": ["data/", "pack/"],

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from datakit.errors import InputError, Refused, UsageError
-from datakit.events import OnEvent, ignore
+from datakit.events import Caution, OnEvent, ignore
 from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
 from datakit.pack.cut import PackSettings
@@ -33,6 +33,7 @@ from datakit.pack.naming import Naming
 from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
 from datakit.pack.records import Records
+from datakit.pack.reports import LeftOut, settle
 from datakit.pack.result import Counts, PackResult
 from datakit.pack.scan import Sources, is_remote, scan
 from datakit.pack.standing import refuse_leftovers
@@ -93,12 +94,11 @@ def pack(
     site = _site(sources, target, memory, part, crew_to_be, stores)
     with _rehearsal(sources, stores) if dry_run else site as (local, crew):
         records = _table(sources, local, settings, crew)
+        left_out = _settle(records, sources.url, target, settings, on_event, dry_run=dry_run)
         choice = choose(
             records, src=src, dest=target, settings=settings, parent=parent, stores=stores, on_event=on_event
         )
         refuse_leftovers(target, choice.plan.splits)
-        for remark in records.remarks:
-            on_event(remark)
         work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event)
         datasets = work.rehearse(part) if dry_run else work.execute(crew) if part is None else work.share(part, crew)
         requests = sources.requests + local.requests + choice.requests
@@ -108,6 +108,7 @@ def pack(
         request_price=price_at(str(src), stores) if sources.is_remote else None,
         records=len(records.keys),
         built=work.num_built,
+        left_out=left_out,
     )
     return PackResult.of(datasets, counts, choice, source=str(src), dest=target, dry_run=dry_run, part=part)
 
@@ -120,9 +121,7 @@ def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None)
         raise UsageError(f"there is no part {part[0]} of {part[1]}", hint=hint, subject=part)
     asked = {
         "--dedupe": settings.dedupe != "report",
-        "--on-error": settings.on_error != "stop",
         "--index": settings.index,
-        f"--input {settings.input}": settings.input not in ("auto", "jsonl", "files"),
     }
     for flag, value in asked.items():
         if value:
@@ -131,7 +130,7 @@ def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None)
 
 def _table(sources: Sources, local: Fetched, settings: PackSettings, crew: Crew) -> Records:
     with _without_collector():
-        records = list_records(
+        return list_records(
             sources,
             local,
             naming=Naming(settings.key_field, settings.key, settings.escape),
@@ -139,9 +138,24 @@ def _table(sources: Sources, local: Fetched, settings: PackSettings, crew: Crew)
             max_errors=settings.max_errors,
             run=crew.map,
         )
+
+
+def _settle(
+    records: Records, src: str, target: Path, settings: PackSettings, on_event: OnEvent, *, dry_run: bool
+) -> LeftOut:
+    """Say what should be known of the source, and what was left out of it."""
+    for remark in records.remarks:
+        on_event(remark)
+    left_out = settle(
+        records.troubles, dest=target, on_error=settings.on_error, max_errors=settings.max_errors, dry_run=dry_run
+    )
+    if left_out.count:
+        hint = None if left_out.report is None else f"They are listed in {left_out.report}"
+        on_event(Caution(f"{left_out.count} offenders are left out, {len(records.keys)} records are packed", hint=hint))
     if not len(records.keys):
-        raise InputError(f"{sources.url} is empty: it holds no records", subject=sources.url)
-    return records
+        left = f" that can be packed, and {left_out.count} that cannot" if left_out.count else ""
+        raise InputError(f"{src} is empty: it holds no records{left}", subject=src)
+    return left_out
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ class Fetched:
     """
 
     def __init__(
-        self, root: str, *, lines: Sequence[LineFile] = (), spool: Path | None = None, remote: Fetcher | None = None
+        self, root: str, *, lines: Sequence[LineFile] = (), spool: Path, remote: Fetcher | None = None
     ) -> None:
         self.root = root
         self.lines = tuple(lines)

@@ -67,12 +67,12 @@ class Files:
     @property
     def part_bytes(self) -> npt.NDArray[np.int64]:
         """Bytes of all parts of each."""
-        return _sums(self.sizes, self.firsts)
+        return sums(self.sizes, self.firsts)
 
     @property
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Bytes that each takes in a shard."""
-        return _sums(self.sizes + BLOCK_BYTES + -self.sizes % BLOCK_BYTES, self.firsts)
+        return sums(self.sizes + BLOCK_BYTES + -self.sizes % BLOCK_BYTES, self.firsts)
 
     @property
     def part_counts(self) -> Mapping[str, int]:
@@ -157,7 +157,7 @@ class FileBatch:
         return zip(keys, (self.kinds[kind] for kind in self.kind_of.tolist()), strict=True)
 
 
-def _sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Sums of the values between neighbouring places."""
     return np.add.reduceat(values, firsts[:-1]) if len(values) else np.zeros(0, np.int64)
 

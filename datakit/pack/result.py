@@ -8,6 +8,7 @@ from pathlib import Path
 from datakit.pack.advice import Change, ShardSize
 from datakit.pack.choice import Choice
 from datakit.pack.prices import RequestPrice
+from datakit.pack.reports import LeftOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Counts:
     request_price: RequestPrice | None
     records: int
     built: int
+    left_out: LeftOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class PackResult:
         dest: The destination.
         source_bytes: Bytes of the source's files.
         requests: Requests made to a store for listing and reading it.
-        records: Raw records.
+        records: Raw records that can be packed.
         samples: Samples in all datasets.
         shards: Shards in all datasets.
         reused: How many of them an earlier pack had made.
@@ -74,6 +76,7 @@ class PackResult:
         datasets: One for each split.
         written: Whether anything was committed; a dry run commits nothing, and neither does a part.
         dry_run: Whether it was only planned.
+        left_out: Offenders that `--on-error` left out of it, and where they are listed and copied.
         part: `(i, n)` where only the i-th of n shares was built.
     """
 
@@ -94,6 +97,7 @@ class PackResult:
     datasets: tuple[PackedDataset, ...]
     written: bool
     dry_run: bool
+    left_out: LeftOut
     part: tuple[int, int] | None = None
 
     @classmethod
@@ -127,5 +131,6 @@ class PackResult:
             datasets=datasets,
             written=not dry_run and part is None,
             dry_run=dry_run,
+            left_out=counts.left_out,
             part=part,
         )
