@@ -106,6 +106,7 @@ ORDER = [
     "version/graph",
     "version/guard",
     "version/lineage",
+    "version/origins",
     "version/revision",
     "version/places",
     "version/diff",

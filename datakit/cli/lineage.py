@@ -17,9 +17,13 @@ def register(app: typer.Typer) -> None:
 
     @frame.command(app, "lineage", example="datakit lineage runs/first/adapter")
     def lineage(path: Thing, json: frame.JsonOption = False) -> None:
-        """Show what PATH was made from: data, base model, settings, versions, and what was allowed to differ."""
-        with frame.run("lineage", json=json) as session:
-            from datakit.version.lineage import chain, render
+        """Show what PATH was made from: data, base model, settings, versions, and what was allowed to differ.
 
-            link = chain(path)
+        Where a dvc.lock records the data, the chain goes on through its stages down to the listing of the raw files.
+        """
+        with frame.run("lineage", json=json) as session:
+            from datakit.version.lineage import render
+            from datakit.version.origins import trace
+
+            link = trace(path)
             session.show(link, lambda: render(link))

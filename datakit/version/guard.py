@@ -25,19 +25,13 @@ from datakit.errors import InputError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import at_door
-from datakit.version.dvc import LOCK_NAME, Out, read_dvc_file
+from datakit.version.dvc import LOCK_NAME, read_dvc_file
 from datakit.version.graph import Graph, Node, folders_around
-from datakit.version.local import MISSING, find, record_of, settings_now
+from datakit.version.local import MISSING, glance, record_of, settings_now
 from datakit.version.project import DVC_DIR, FILE_SUFFIX
 
 ACCEPT = "stale"
 """The word that lets findings pass."""
-
-READ_BYTES = 16 * 2**20
-"""Bytes of one dependency that are hashed in passing: 20 ms at 0.85 GB/s, what md5 does on one core."""
-
-LISTED_FILES = 20_000
-"""Files of one dependency that are looked at in passing: 0.1 s at 5 us a file."""
 
 SHORTEST_DIGEST = 8
 """Digits of an expected digest: 2**32 digests apart is far enough for accidents."""
@@ -239,24 +233,11 @@ class _Look:
             if made is not None and made[0].path(made[1]) == path and made[0].name != self._running:
                 now_md5 = made[1].md5
             if now_md5 in (None, dep.md5):
-                now_md5 = _in_passing(path, dep)
+                now_md5 = glance(path, dep)
             if now_md5 not in (None, dep.md5):
                 self._found.append(Finding(dep.path, dep.md5, str(now_md5), where, mend))
             if made is not None:
                 self._upwards(made[0], mend=mend)
-
-
-def _in_passing(path: Path, recorded: Out) -> str | None:
-    """What a dependency is now, as far as that costs little: its md5, or its size where that differs, or None."""
-    if not path.exists() or path.is_dir() != recorded.is_dir or (recorded.nfiles or 0) > LISTED_FILES:
-        return None
-    found = find(path)
-    total = sum(each.bytes for each in found)
-    if recorded.size is not None and total != recorded.size:
-        return f"another ({total} bytes, not {recorded.size})"
-    if sum(each.bytes for each in found if each.entry is None) > READ_BYTES:
-        return None
-    return record_of(path, written=recorded.path).md5
 
 
 def _words(value: Any) -> str:

@@ -221,6 +221,8 @@ def _dataset_link(data: Mapping[str, Any]) -> Link:
     source = pack.pop(_SOURCE, None)
     counts = {name: data[name] for name in ("samples", "tokens") if data.get(name) is not None}
     facts = {**counts, "layout": data["layout_digest"], "content": data["content_digest"], "pack": pack}
+    if "md5" in data:
+        facts["md5"] = data["md5"]
     parents = (_dataset_link(source),) if isinstance(source, Mapping) else ()
     return Link("dataset", str(data["name"]), str(data["manifest_digest"]), facts, parents)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from datakit.version.lineage import render
+from datakit.version.origins import trace
 from support.checkout import adapter_bytes, make_checkout, run_demo, stages_run, start_demo
 
 ALL = [
@@ -51,6 +53,16 @@ def test_the_adapter_knows_where_it_comes_from(checkout: Path) -> None:
     tier = json.loads((checkout / "data" / "tier" / "train" / "manifest.json").read_text())
     assert lineage["data"]["layout_digest"] == tier["about"]["layout_digest"]
     assert lineage["base_model"]["name"] == "tiny"
+
+
+def test_the_chain_goes_down_to_the_raw_files(checkout: Path) -> None:
+    """Through the stages that dvc.lock records: tier, bucket, tokens, shards, and the listing of the raw files."""
+    text = render(trace(checkout / "models" / "adapter"))
+
+    lines = [line.strip() for line in text.splitlines()]
+    stages = [line.removeprefix("stage ") for line in lines if line.startswith("stage ")]
+    assert stages[:4] == ["stage@train", "publish@train", "tokenize@train", "pack"]
+    assert "raw files: 3" in lines
 
 
 def table(said: str) -> str:
