@@ -67,7 +67,7 @@ class Samples:
         changed: Keys of both with other contents.
         moved: Samples that are as before, in a shard that goes back to another one.
         kept: Samples that are as before, those that moved included.
-        renamed: Contents of removed keys that stand under added ones.
+        renamed: Different contents of removed keys that stand under added ones.
     """
 
     added: int

@@ -63,6 +63,8 @@ def test_every_sample_is_accounted_for_as_in_two_dictionaries(old: Layout, new: 
     )
     assert [(*row[2:], *row[:2]) for row in found.changed.tolist()] == changed
     assert found.kept == len(both) - len(changed)
+    gone = {before[key][2] for key in before.keys() - after.keys()}
+    assert found.renamed == len(gone & {after[key][2] for key in after.keys() - before.keys()})
 
 
 @given(layouts())
