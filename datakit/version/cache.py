@@ -15,7 +15,7 @@ from pathlib import Path
 
 from datakit.errors import IntegrityError
 from datakit.storage.commit import verify_file
-from datakit.storage.disk import at_door, hash_file, make_dirs, temporary, write_atomic
+from datakit.storage.disk import at_door, hash_file, make_dirs, write_atomic
 from datakit.version.dvc import Tree, object_key
 from datakit.version.local import Found, find, md5_of
 
@@ -108,14 +108,16 @@ def _verify(found: Found, md5: str) -> None:
 def _link(path: Path, target: Path) -> bool:
     with at_door(target):
         make_dirs(target.parent)
-        beside = temporary(target)
+        target.unlink(missing_ok=True)  # one of another size, cut short by whoever made it
         try:
-            os.link(os.path.realpath(path), beside)
+            # one step, whole from the first moment; two processes that link the same file do the same
+            os.link(os.path.realpath(path), target)
+        except FileExistsError:
+            return True
         except OSError as error:
             # another disk; a file system without links; a file with as many as it may have
             if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
                 return False
             raise
-        beside.chmod(READ_ONLY)
-        os.replace(beside, target)
+        target.chmod(READ_ONLY)
     return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import newest
@@ -105,7 +106,14 @@ class Resolver:
         return self._opened(text, open_tree(pointer, remote=self.remote, stores=self.stores, cache=True))
 
     def _opened(self, text: str, place: str | Path | Location) -> Named:
-        view = open_view(place, stores=self.stores)
+        try:
+            view = open_view(place, stores=self.stores)
+        except NotFound as error:
+            splits = _splits(place)
+            if not splits:
+                raise
+            hint = f"Name one of its splits: {', '.join(splits)}"
+            raise NotFound(error.message, hint=hint, subject=error.subject) from error
         manifest = view.manifest
         if manifest.kind == "dataset":
             return Named(text, data_lineage(manifest), view=view)
@@ -138,6 +146,18 @@ class Resolver:
         places = places_of(project, remote=self.remote, stores=self.stores)
         store = TreeStore(f"the data of {named.text}", Out(str(named.data["name"]), md5), places=places)
         return open_view(Location(store), stores=self.stores)
+
+
+def _splits(place: str | Path | Location) -> list[str]:
+    """Datasets that lie right below a place, as they would be written."""
+    if isinstance(place, Location):
+        if not isinstance(place.store, TreeStore):
+            return []
+        members = place.store.tree.below(place.prefix).members
+        names = [name for name in members if name.count("/") == 1 and name.endswith(f"/{MANIFEST_NAME}")]
+        top = place.url if place.url.endswith(place.store.path) else f"{place.url}:{place.store.path}"
+        return [f"{top}/{name.partition('/')[0]}" for name in sorted(names)]
+    return [str(path.parent) for path in sorted(Path(place).glob(f"*/{MANIFEST_NAME}"))]
 
 
 def _maker(lock: Path, beside: str | None) -> Pointer:

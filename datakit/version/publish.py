@@ -8,9 +8,10 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,12 +21,12 @@ from datakit.errors import IntegrityError, NotFound, Refused, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
-from datakit.storage.disk import at_door, write_atomic
+from datakit.storage.disk import at_door, exclusive, make_dirs, sweep, write_atomic
 from datakit.storage.moves import patient
 from datakit.storage.objects import Store
 from datakit.storage.retry import Pace
 from datakit.storage.store import Location
-from datakit.storage.sync import SyncSettings
+from datakit.storage.sync import LOCK_NAME, SyncSettings
 from datakit.storage.upload import Put, upload
 from datakit.version.cache import Snapshot, link_into_cache
 from datakit.version.document import read_yaml, write_yaml
@@ -160,17 +161,9 @@ def run_publish(plan: PublishPlan, *, on_event: OnEvent = ignore) -> Published:
         done += count
         on_event(Progress("upload", done, plan.bytes_to_move, "B"))
 
-    upload(plan.place.store, plan.puts, knobs=knobs, pace=Pace(retries=knobs.retries), on_bytes=more)
-    store = patient(plan.place, plan.settings)
-    tree = plan.snapshot.tree
-    if tree is not None and not _has(store, plan.place, plan.md5, None):
-        key, data = plan.place.key(object_key(plan.md5)), tree.to_bytes()
-        store.write(key, data)
-        if store.fetch(key).data != data:
-            where = f"{plan.place.store.url}/{key}"
-            raise IntegrityError(
-                f"{where} reads back with other bytes", hint="Run the same command again", subject=where
-            )
+    with _alone(plan):
+        upload(plan.place.store, plan.puts, knobs=knobs, pace=Pace(retries=knobs.retries), on_bytes=more)
+        _put_list(plan)
     linked = _link(plan, on_event)
     if plan.record is not None:
         write_atomic(plan.file, plan.record)
@@ -187,6 +180,33 @@ def run_publish(plan: PublishPlan, *, on_event: OnEvent = ignore) -> Published:
         requests=plan.place.store.requests,
         seconds=time.monotonic() - begun,
     )
+
+
+@contextlib.contextmanager
+def _alone(plan: PublishPlan) -> Iterator[None]:
+    """In a remote that is a folder: keep other publishers away, and remove what a killed one left of these files."""
+    path = plan.place.path
+    if path is None:
+        yield
+        return
+    make_dirs(path)
+    with exclusive(path / LOCK_NAME, purpose=f"writing {path}"):
+        for md5 in {plan.snapshot.md5s[name] for name in plan.moves} | {plan.md5}:
+            target = path / object_key(md5)
+            sweep(target.parent, name=target.name)
+        yield
+
+
+def _put_list(plan: PublishPlan) -> None:
+    """The `.dir` object, after all that it names."""
+    tree, store = plan.snapshot.tree, patient(plan.place, plan.settings)
+    if tree is None or _has(store, plan.place, plan.md5, None):
+        return
+    key, data = plan.place.key(object_key(plan.md5)), tree.to_bytes()
+    store.write(key, data)
+    if store.fetch(key).data != data:
+        where = f"{plan.place.store.url}/{key}"
+        raise IntegrityError(f"{where} reads back with other bytes", hint="Run the same command again", subject=where)
 
 
 def _link(plan: PublishPlan, on_event: OnEvent) -> int | None:

@@ -70,6 +70,11 @@ class TreeStore:
         return sum((place.store.requests for place in self._places), RequestCounts())
 
     @property
+    def path(self) -> str:
+        """The output's path, as it is recorded."""
+        return self._out.path
+
+    @property
     def is_dir(self) -> bool:
         """Whether the version is a directory."""
         return self._out.is_dir

@@ -208,6 +208,14 @@ def test_a_lock_alone_means_what_it_records_of_the_other_place(tmp_path: Path, m
         diff("dvc.lock", str(tmp_path))
     with pytest.raises(NotFound, match="holds no folder gone"):
         diff("dvc.lock:pack:data/gone", "data/train")
+    for whole, hint in (
+        ("data", "data/held-out, data/train"),
+        ("data.dvc", "data.dvc:data/held-out, data.dvc:data/train"),
+    ):
+        with pytest.raises(NotFound) as caught:
+            diff(whole, "data/train")
+        assert caught.value.hint == f"Name one of its splits: {hint}"
+    assert diff("data.dvc:data/held-out", "data/held-out").same_layout
 
 
 def test_an_adapter_stands_for_its_data(packed: Path, tmp_path: Path) -> None:
