@@ -84,6 +84,7 @@ ORDER = [
     "pack/receipts",
     "pack/parent",
     "pack/planning",
+    "pack/twins",
     "pack/choice",
     "pack/result",
     "pack/standing",

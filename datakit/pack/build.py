@@ -85,7 +85,7 @@ def pack(
         >>> datakit.pack("raw/chat.jsonl", "data/chat")  # doctest: +SKIP
     """
     settings = settings or PackSettings()
-    _check(settings, engine=engine, part=part)
+    _check(engine, part)
     target = _target(src, dest)
     listed_ns = time.time_ns()
     sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
@@ -96,7 +96,15 @@ def pack(
         records = _table(sources, local, settings, crew)
         left_out = _settle(records, sources.url, target, settings, on_event, dry_run=dry_run)
         choice = choose(
-            records, src=src, dest=target, settings=settings, parent=parent, stores=stores, on_event=on_event
+            records,
+            local=local,
+            crew=crew,
+            src=src,
+            dest=target,
+            settings=settings,
+            parent=parent,
+            stores=stores,
+            on_event=on_event,
         )
         refuse_leftovers(target, choice.plan.splits)
         work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event)
@@ -113,19 +121,12 @@ def pack(
     return PackResult.of(datasets, counts, choice, source=str(src), dest=target, dry_run=dry_run, part=part)
 
 
-def _check(settings: PackSettings, *, engine: str, part: tuple[int, int] | None) -> None:
+def _check(engine: str, part: tuple[int, int] | None) -> None:
     if engine not in ("local", "ray"):
         raise UsageError(f"{engine!r} is not an engine", hint="Choose local or ray", subject=engine)
     if part is not None and not 0 <= part[0] < part[1]:
         hint = f"Parts are 0 to {part[1] - 1}" if part[1] > 0 else "Write --part 0/4 for the first of four"
         raise UsageError(f"there is no part {part[0]} of {part[1]}", hint=hint, subject=part)
-    asked = {
-        "--dedupe": settings.dedupe != "report",
-        "--index": settings.index,
-    }
-    for flag, value in asked.items():
-        if value:
-            raise UsageError(f"this version does not know {flag} yet", hint="Leave it out", subject=flag)
 
 
 def _table(sources: Sources, local: Fetched, settings: PackSettings, crew: Crew) -> Records:
@@ -136,6 +137,7 @@ def _table(sources: Sources, local: Fetched, settings: PackSettings, crew: Crew)
             naming=Naming(settings.key_field, settings.key, settings.escape),
             on_error=settings.on_error,
             max_errors=settings.max_errors,
+            drop_twins=settings.dedupe == "drop",
             run=crew.map,
         )
 

@@ -11,18 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from datakit.errors import InputError, NotFound
+from datakit.data.shard import LINE_PART
+from datakit.errors import InputError, NotFound, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, sentence, shard_size
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
+from datakit.pack.engines import Crew
+from datakit.pack.fetching import Fetched
+from datakit.pack.lines import Lines
 from datakit.pack.parent import open_parent
 from datakit.pack.planning import Plan, plan, sample_bytes
 from datakit.pack.prices import TABLE, price_at
 from datakit.pack.records import Records
+from datakit.pack.twins import Reading, known_digests, report, without_twins
 from datakit.storage.commit import read_manifest
 from datakit.storage.view import View
-from datakit.units import format_bytes
+from datakit.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
@@ -38,6 +44,7 @@ class Choice:
         size: The shard size, and why.
         changes: What the next change is expected to re-send.
         requests: Requests that reading a parent took.
+        twins: Records that are left out because an earlier one holds their bytes.
     """
 
     settings: PackSettings
@@ -45,11 +52,14 @@ class Choice:
     size: ShardSize
     changes: tuple[Change, ...]
     requests: int
+    twins: int
 
 
 def choose(
     records: Records,
     *,
+    local: Fetched,
+    crew: Crew,
     src: str | Path,
     dest: Path,
     settings: PackSettings,
@@ -61,6 +71,8 @@ def choose(
 
     Args:
         records: The table.
+        local: The source as local files.
+        crew: Who reads it, where twins are to be left out.
         src: Where they came from; requests to its store have a price.
         dest: The destination.
         settings: How to pack.
@@ -69,11 +81,24 @@ def choose(
         on_event: Told what was derived, and why.
 
     Raises:
-        InputError: A split gets no record.
-        NotFound, UsageError: A parent is not there, or is of another dataset.
+        InputError: A split gets no record, or what another one has.
+        NotFound, UsageError: A parent is not there, or is of another dataset; bundles of what is not lines.
     """
-    chosen = np.arange(len(records.keys))
-    total = int(sample_bytes(records, settings.bundle)[chosen].sum())
+    if settings.bundle is not None and set(records.part_counts) != {LINE_PART}:
+        raise UsageError(
+            f"{src} has samples with the parts {', '.join(records.part_counts)}, which no bundle can hold",
+            hint="Leave --bundle out: lines share a member, files do not",
+            subject="bundle",
+        )
+    # equal lines have equal keys, so those of lines were found with the keys
+    chosen, num_twins = None, records.twins if isinstance(records, Lines) else 0
+    if num_twins:
+        on_event(Note(f"left out {format_count(num_twins)} lines that repeat an earlier one"))
+    if settings.dedupe == "drop" and not isinstance(records, Lines):
+        chosen, num_twins = _without_twins(records, local, crew, on_event)
+    sizes = sample_bytes(records, settings.bundle)
+    total = int((sizes if chosen is None else sizes[chosen]).sum())
+    del sizes
     size = _size(total, settings, src, stores)
     resolved = replace(settings, shard_size=size.bytes)
     if settings.shard_size == AUTO:
@@ -89,7 +114,37 @@ def choose(
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
     on_event(Note(sentence(changes, total_bytes=sum(bytes_ for _, bytes_ in shards))))
     requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
-    return Choice(resolved, planned, size, changes, requests)
+    if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:
+        on_event(said)
+    return Choice(resolved, planned, size, changes, requests, num_twins)
+
+
+def _without_twins(
+    records: Records, local: Fetched, crew: Crew, on_event: OnEvent
+) -> tuple[npt.NDArray[np.int64], int]:
+    def told(reading: Reading) -> None:
+        on_event(
+            Note(
+                f"reading {format_count(reading.records)} of {format_count(len(records.keys))} records "
+                f"({format_bytes(reading.bytes)}) to find those that hold the same bytes"
+            )
+        )
+
+    chosen, pairs, count = without_twins(records, local=local, crew=crew, on_reading=told)
+    if count:
+        said = ", ".join(f"{twin} is {first}" for first, twin in pairs[:3])
+        on_event(Note(f"left out {format_count(count)} records that hold the bytes of an earlier one ({said})"))
+    return chosen, count
+
+
+def _known_twins(records: Records, planned: Plan) -> Caution | None:
+    """Twins of records whose digests are known, and their leaks."""
+    positions = np.concatenate([shard.positions for split in planned.splits for shard in split.shards])
+    return report(
+        known_digests(records, positions),
+        [(split.split, split.samples) for split in planned.splits],
+        lambda position: records.keys[int(positions[position])],
+    )
 
 
 def _size(

@@ -34,8 +34,9 @@ _START = (
     "sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r}, parent={parent})"
 )
 
-AHEAD = 3
-"""Tasks for each worker that are on their way at once: a slow one does not leave the others without work."""
+AHEAD = 2
+"""Tasks for each worker that are on their way at once: a slow one does not leave the others without work, and what a
+task carries (of a shard of tiny lines some 35 MB) is not held for many."""
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""

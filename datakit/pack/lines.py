@@ -41,6 +41,7 @@ class Lines:
         digests: `sample_digest` of each, a row of 16 bytes.
         troubles: Lines that are no records.
         remarks: What a user should be told.
+        twins: How many lines were left out because an earlier one is the same.
     """
 
     files: tuple[LineFile, ...]
@@ -51,6 +52,7 @@ class Lines:
     digests: npt.NDArray[np.uint8]
     troubles: tuple[Trouble, ...] = ()
     remarks: tuple[Note | Caution, ...] = ()
+    twins: int = 0
     exact: bool = field(default=True, init=False)
 
     @property
@@ -160,6 +162,7 @@ def list_lines(
     limit: int = MANY,
     run: Run = here,
     troubles: Sequence[Trouble] = (),
+    drop_twins: bool = False,
 ) -> Lines:
     """The records of JSON lines, in order; blank lines are none.
 
@@ -172,6 +175,7 @@ def list_lines(
         limit: More offenders than this in one span end its listing: the pack will stop.
         run: What runs the tasks.
         troubles: What is known not to be readable.
+        drop_twins: Whether a line that repeats an earlier one byte for byte is left out and no offender.
     """
     spans = spans_of(files, naming=naming or Naming(), limit=limit)
     pieces = list(run(list_span, spans))
@@ -195,7 +199,7 @@ def list_lines(
             *(remark for piece in pieces for remark in piece.remarks),
         ),
     )
-    return _without_clashes(lines)
+    return _without_clashes(lines, drop_twins=drop_twins)
 
 
 def _column(pieces: Sequence[Piece], name: str) -> list[Any]:
@@ -206,20 +210,22 @@ def _column(pieces: Sequence[Piece], name: str) -> list[Any]:
     return column
 
 
-def _without_clashes(lines: Lines) -> Lines:
+def _without_clashes(lines: Lines, *, drop_twins: bool) -> Lines:
     found = clashes(lines.keys)
     if not found:
         return lines
     where = lines.where([position for clash in found for position in (clash.position, clash.earlier)])
     hint = "Give each record a key of its own, or set pack.key_field to the field that does"
+    twins = [bool((lines.digests[clash.position] == lines.digests[clash.earlier]).all()) for clash in found]
     troubles = [
         clash.trouble(
             where=where[clash.position],
             earlier=where[clash.earlier],
-            hint=hint,
+            hint=f"{hint}; or keep the first of equal lines: --dedupe drop" if twin else hint,
             raws=(lines.raw(clash.position),),
         )
-        for clash in found
+        for clash, twin in zip(found, twins, strict=True)
+        if not (twin and drop_twins)
     ]
     kept = np.delete(np.arange(len(lines.keys)), [clash.position for clash in found])
     return replace(
@@ -230,4 +236,5 @@ def _without_clashes(lines: Lines) -> Lines:
         sizes=lines.sizes[kept],
         digests=lines.digests[kept],
         troubles=(*lines.troubles, *troubles),
+        twins=sum(twins) if drop_twins else 0,
     )

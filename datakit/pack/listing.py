@@ -25,6 +25,7 @@ def list_records(
     naming: Naming | None = None,
     on_error: Literal["stop", "skip", "quarantine"] = "stop",
     max_errors: int = MANY,
+    drop_twins: bool = False,
     run: Run = here,
 ) -> Records:
     """The records of a source; what cannot be packed is the table's troubles (see `troubles.settle`).
@@ -35,6 +36,7 @@ def list_records(
         naming: How records get their keys.
         on_error: `stop` raises at offenders.
         max_errors: How many offenders are tolerated otherwise; one kind of source looks for no more.
+        drop_twins: Whether lines that repeat an earlier one are left out.
         run: What runs the tasks of the listing.
 
     Raises:
@@ -44,7 +46,9 @@ def list_records(
     limit = MANY if on_error == "stop" else max_errors
     records: Records
     if sources.kind == "jsonl":
-        records = list_lines(local.lines, naming=naming, limit=limit, run=run, troubles=sources.troubles)
+        records = list_lines(
+            local.lines, naming=naming, limit=limit, run=run, troubles=sources.troubles, drop_twins=drop_twins
+        )
     elif sources.kind == "tar":
         tars = [tar_task(file, local.root, naming) for file in local.lines]
         records = joined(list(run(list_tar, tars)), troubles=sources.troubles)

@@ -86,14 +86,15 @@ def open_parent(
     return view
 
 
-def find_homes(view: View, records: Records, chosen: npt.NDArray[np.int64]) -> Homes:
+def find_homes(view: View, records: Records, some: npt.NDArray[np.int64] | None) -> Homes:
     """Where a parent has some records.
 
     Args:
         view: The parent.
         records: The table.
-        chosen: Positions of the records of one split.
+        some: Positions of the records of one split; None for all.
     """
+    chosen = np.arange(len(records.keys)) if some is None else some
     hashes = records.keys.hashes()[chosen]
     order = np.argsort(hashes, kind="stable")
     rising = hashes[order]

@@ -91,7 +91,7 @@ class Plan:
 def plan(
     records: Records,
     *,
-    chosen: npt.NDArray[np.int64],
+    chosen: npt.NDArray[np.int64] | None,
     dest: Path,
     settings: PackSettings,
     parent: Callable[[str | None, str], View] | None = None,
@@ -100,7 +100,7 @@ def plan(
 
     Args:
         records: The table.
-        chosen: Positions of the records to pack, rising.
+        chosen: Positions of the records to pack, rising; None for all.
         dest: Directory of the dataset, or with splits of all of them.
         settings: How to pack, the shard's size a number.
         parent: Opens the parent of a split, by the split and the dataset's name.
@@ -111,13 +111,13 @@ def plan(
     """
     name = settings.name if settings.name is not None else dest.name
     check_name(name)
-    splits: list[tuple[str | None, Path, str, npt.NDArray[np.int64]]] = [(None, dest, name, chosen)]
+    splits: list[tuple[str | None, Path, str, npt.NDArray[np.int64] | None]] = [(None, dest, name, chosen)]
     if settings.splits:
-        its = split_positions(records, chosen, settings)
+        its = split_positions(records, np.arange(len(records.keys)) if chosen is None else chosen, settings)
         splits = [(split, dest / split, f"{name}-{split}", positions) for split, positions in its.items()]
     planned = []
     for split, path, dataset, positions in splits:
-        homes = find_homes(parent(split, dataset), records, positions) if parent is not None else None
+        homes = None if parent is None else find_homes(parent(split, dataset), records, positions)
         shards = tuple(_plan_shards(records, positions, dataset, settings, homes))
         planned.append(PlannedSplit(split, path, dataset, shards, homes))
     return Plan(tuple(planned), _digest(planned, settings))
@@ -147,42 +147,65 @@ def split_positions(
 
 
 def _plan_shards(
-    records: Records, chosen: npt.NDArray[np.int64], dataset: str, settings: PackSettings, homes: Homes | None
-) -> Iterator[PlannedShard]:
-    payload, sizes = records.part_bytes, sample_bytes(records, settings.bundle)
-    hashes, target_bytes = records.keys.hashes()[chosen], settings.shard_bytes
+    records: Records,
+    chosen: npt.NDArray[np.int64] | None,
+    dataset: str,
+    settings: PackSettings,
+    homes: Homes | None,
+) -> list[PlannedShard]:
+    shards = _deal(records, chosen, settings, homes)
+    sizes = sample_bytes(records, settings.bundle)
+    totals = [int(sizes[positions].sum()) + len(END) for positions in shards]
+    del sizes
+    payload = records.part_bytes
+    planned = []
+    for positions, total in zip(shards, totals, strict=True):
+        lines = payload[positions]
+        planned.append(
+            PlannedShard(
+                positions=positions,
+                task=task_of(dataset=dataset, bundle=settings.bundle, pieces=_pieces(records, positions)),
+                payload_bytes=int(lines.sum()),
+                shard_bytes=total if settings.bundle is None else bundle_bytes(lines, settings.bundle),
+            )
+        )
+    return planned
+
+
+def _deal(
+    records: Records, chosen: npt.NDArray[np.int64] | None, settings: PackSettings, homes: Homes | None
+) -> list[npt.NDArray[np.int64]]:
+    """The positions of each shard; columns are copied where they must be, and let go of here."""
+    hashes, sizes = records.keys.hashes(), sample_bytes(records, settings.bundle)
+    if chosen is not None:
+        hashes, sizes = hashes[chosen], sizes[chosen]
+    target_bytes = settings.shard_bytes
     if homes is None:
-        shards = cut(hashes, sizes=sizes[chosen], target_bytes=target_bytes, layout=settings.layout)
+        shards = cut(hashes, sizes=sizes, target_bytes=target_bytes, layout=settings.layout)
     else:
         shards = stick(
             homes.homes,
             ranks=homes.ranks,
             lost=homes.lost,
             hashes=hashes,
-            sizes=sizes[chosen],
+            sizes=sizes,
             target_bytes=target_bytes,
             layout=settings.layout,
         )
-    for shard in shards:
-        positions = chosen[shard]
-        lines = payload[positions]
-        exact = int(sizes[positions].sum()) + len(END)
-        yield PlannedShard(
-            positions=positions,
-            task=task_of(
-                dataset=dataset,
-                bundle=settings.bundle,
-                keys=records.keys.take(positions),
-                signatures=records.signatures(positions),
-            ),
-            payload_bytes=int(lines.sum()),
-            shard_bytes=exact if settings.bundle is None else bundle_bytes(lines, settings.bundle),
-        )
+    return shards if chosen is None else [chosen[shard] for shard in shards]
+
+
+def _pieces(records: Records, positions: npt.NDArray[np.int64]) -> Iterator[tuple[list[str], list[bytes]]]:
+    for start in range(0, len(positions), _CHUNK):
+        some = positions[start : start + _CHUNK]
+        yield records.keys.take(some), records.signatures(some)
 
 
 def sample_bytes(records: Records, bundle: int | None) -> npt.NDArray[np.int64]:
     """Bytes that each record takes in a shard; about, where lines share a member, since a cut needs each by itself."""
-    return records.shard_bytes if bundle is None else records.part_bytes + 1 + -(-BLOCK_BYTES // bundle)
+    if bundle is None:
+        return records.shard_bytes
+    return np.add(records.part_bytes, 1 + -(-BLOCK_BYTES // bundle), dtype=np.int64)
 
 
 def _digest(splits: Sequence[PlannedSplit], settings: PackSettings) -> str:

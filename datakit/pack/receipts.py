@@ -42,18 +42,21 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS
 """What a file system says that cannot link: link(2) of the Linux man-pages project."""
 
 
-def task_of(*, dataset: str, bundle: int | None, keys: Sequence[str], signatures: Iterable[bytes]) -> str:
+def task_of(*, dataset: str, bundle: int | None, pieces: Iterable[tuple[Sequence[str], Iterable[bytes]]]) -> str:
     """The name of a task: a digest of what decides a shard's bytes, 64 hex digits.
 
     Args:
         dataset: Name of the dataset, which the shard's name carries.
         bundle: Lines that share a member, or None.
-        keys: The samples' keys, in order.
-        signatures: 16 bytes for each sample that tell its content.
+        pieces: The samples in order, some at a time, however many: their keys, and 16 bytes each that tell the content.
     """
-    digest = hashlib.sha256(f"datakit shard {FORMAT}\n{dataset}\n{bundle or 1}\n{len(keys)}\n".encode())
-    digest.update("\0".join(keys).encode())
-    digest.update(b"".join(signatures))
+    keys, contents, count = hashlib.sha256(), hashlib.sha256(), 0
+    for some, signatures in pieces:
+        keys.update("".join(f"{key}\0" for key in some).encode())
+        contents.update(b"".join(signatures))
+        count += len(some)
+    digest = hashlib.sha256(f"datakit shard {FORMAT}\n{dataset}\n{bundle or 1}\n{count}\n".encode())
+    digest.update(keys.digest() + contents.digest())
     return digest.hexdigest()
 
 

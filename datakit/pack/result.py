@@ -64,6 +64,7 @@ class PackResult:
         source_bytes: Bytes of the source's files.
         requests: Requests made to a store for listing and reading it.
         records: Raw records that can be packed.
+        twins: Records that `--dedupe drop` left out.
         samples: Samples in all datasets.
         shards: Shards in all datasets.
         reused: How many of them an earlier pack had made.
@@ -85,6 +86,7 @@ class PackResult:
     source_bytes: int
     requests: int
     records: int
+    twins: int
     samples: int
     shards: int
     reused: int
@@ -119,6 +121,7 @@ class PackResult:
             source_bytes=counts.source_bytes,
             requests=counts.requests,
             records=counts.records,
+            twins=choice.twins,
             samples=choice.plan.samples,
             shards=sum(dataset.shards for dataset in datasets),
             reused=sum(dataset.reused for dataset in datasets),

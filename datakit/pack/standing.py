@@ -57,10 +57,15 @@ def kept(standing: Standing | None, final: Path, *, on_event: OnEvent) -> BuiltS
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A planned shard that is there already: its receipt, and its file; None for one that stands in the dataset."""
+    """A shard that is there: its receipt, and its file, which its index lies beside."""
 
     receipt: Receipt
-    path: Path | None
+    path: Path
+
+    @property
+    def index(self) -> Path:
+        """The file of its index."""
+        return Path(index_name(str(self.path)))
 
 
 def reusable(
@@ -107,7 +112,7 @@ class _Look:
         receipt = self._known.get(task)
         name = None if receipt is None else self._names.get(receipt.built.shard.sha256)
         if receipt is not None and name is not None and receipt.fits(self._split.path / name):
-            return Found(receipt, None)
+            return Found(receipt, self._split.path / name)
         if (built := self._memory.built(task)) is not None:
             return Found(*built)
         if receipt is None:
@@ -123,7 +128,7 @@ class _Look:
         receipt = Receipt.of(task, built, path, settled=settled)  # before the look: what changes after it is noticed
         index = Path(index_name(str(path)))
         whole = [_is_whole(path, built.shard, self._on_event), _is_whole(index, built.index, self._on_event)]
-        return Found(receipt, None) if receipt is not None and all(whole) else None
+        return Found(receipt, path) if receipt is not None and all(whole) else None
 
     def unknown(self) -> dict[str, BuiltShard]:
         """The shards of the dataset that no receipt speaks of, by the task that their index tells."""
@@ -139,12 +144,8 @@ class _Look:
             if entry.sha256 in known or not _is_whole(path, index, self._on_event):
                 continue
             rows = Index.from_buffer(map_file(path)).rows()
-            task = task_of(
-                dataset=self._split.dataset,
-                bundle=bundle,
-                keys=[row.key for row in rows],
-                signatures=[row.digest for row in rows],
-            )
+            pieces = [([row.key for row in rows], [row.digest for row in rows])]
+            task = task_of(dataset=self._split.dataset, bundle=bundle, pieces=pieces)
             found[task] = BuiltShard(entry, index, Totals.of(rows))
         return found
 

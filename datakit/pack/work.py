@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datakit.data.digest import FileEntry
-from datakit.data.index import index_name
+import numpy as np
+
+from datakit.data.index import Index
 from datakit.data.manifest import Manifest
 from datakit.errors import NoSpace
 from datakit.events import Note, OnEvent, Progress
@@ -25,11 +26,14 @@ from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, place
 from datakit.pack.records import Records
 from datakit.pack.result import PackedDataset
+from datakit.pack.sidecars import write_side_files
 from datakit.pack.standing import Found, reusable
 from datakit.pack.tasks import Job, build_all
+from datakit.pack.twins import DIGEST_BYTES, report
 from datakit.pack.writing import BuiltShard, describe, name_shards
 from datakit.storage import disk
 from datakit.storage.commit import Staging, check_place, commit
+from datakit.storage.disk import map_file
 from datakit.units import format_bytes
 
 RACY_NS = 2 * 10**9
@@ -80,7 +84,7 @@ class Work:
         self.memory.agree(self.plan.digest, dest=self.target)
         jobs = self._jobs(found, part)
         self._check_space(jobs)
-        self._build(jobs, crew, f"work-{part[0]}-of-{part[1]}")
+        self._build(jobs, crew, f"work-{part[0]}-of-{part[1]}", others=0)
         return self._datasets(found)
 
     def execute(self, crew: Crew) -> tuple[PackedDataset, ...]:
@@ -98,8 +102,11 @@ class Work:
             found = self._look([staging.previous for staging in stagings])
             jobs = self._jobs(found, None)
             self._check_space(jobs)
-            built = self._build(jobs, crew, "work")
+            there = self.plan.samples - sum(len(job.shard.positions) for job in jobs)
+            built = self._build(jobs, crew, "work", others=there)
             whole = [self._complete(split, old, built) for split, old in zip(splits, found, strict=True)]
+            if not self.records.exact:
+                self._look_for_twins(whole)
             receipts = [self._hand_over(*one) for one in zip(stagings, splits, whole, strict=True)]
             datasets = self._datasets(found)
             for dataset in datasets:
@@ -133,9 +140,9 @@ class Work:
                 number += 1
         return jobs
 
-    def _build(self, jobs: Sequence[Job], crew: Crew, room: str) -> dict[str, Receipt]:
-        total = self.plan.samples
-        done = total - sum(len(job.shard.positions) for job in jobs)
+    def _build(self, jobs: Sequence[Job], crew: Crew, room: str, *, others: int) -> dict[str, Receipt]:
+        """Build shards; `others` are samples that count as done already."""
+        total = others + sum(len(job.shard.positions) for job in jobs)
         progress = Progress("pack", 0, total, "samples")
         self.on_event(progress)
         self.num_built = len(jobs)
@@ -150,7 +157,7 @@ class Work:
                     room=place_,
                     bundle=self.settings.bundle,
                     settled=self._settled,
-                    progress=replace(progress, done=done),
+                    progress=replace(progress, done=others),
                     on_event=self.on_event,
                 )
             except NoSpace:
@@ -169,12 +176,25 @@ class Work:
             for ordinal, shard in enumerate(split.shards)
         ]
 
+    def _look_for_twins(self, whole: Sequence[Sequence[Found]]) -> None:
+        """Tell which samples hold the same bytes, as the indexes say; raises where they are in two splits."""
+        indexes = [Index.from_buffer(map_file(one.index)) for its in whole for one in its]
+        ends = np.cumsum([len(index) for index in indexes])
+        digests = np.frombuffer(b"".join(one for index in indexes for one in index.digests()), np.uint8)
+
+        def key_at(position: int) -> str:
+            number = int(ends.searchsorted(position, "right"))
+            return indexes[number].key(position - int(ends[number]) + len(indexes[number]))
+
+        splits = [(split.split, split.samples) for split in self.plan.splits]
+        if (said := report(digests.reshape(-1, DIGEST_BYTES), splits, key_at)) is not None:
+            self.on_event(said)
+
     def _hand_over(self, staging: Staging, split: PlannedSplit, whole: Sequence[Found]) -> list[Receipt]:
         """Make the shards of a split, under their names, members of its commit, and describe it."""
         named = name_shards([one.receipt.built for one in whole], dataset=split.dataset, previous=staging.previous)
-        old = {} if staging.previous is None else {entry.sha256: entry.name for entry in staging.previous.members}
         for built, one in zip(named, whole, strict=True):
-            for entry, path in _files(built, one, split, old):
+            for entry, path in ((built.shard, one.path), (built.index, one.index)):
                 if path == split.path / entry.name:
                     staging.keep(entry.name)
                 else:
@@ -185,6 +205,16 @@ class Work:
             pack["parent"] = parent
         contents = describe(named, pack=pack)
         staging.about.update(contents.to_about())
+        places = {built.index.name: one.index for built, one in zip(named, whole, strict=True)}
+        derived = write_side_files(
+            contents,
+            lambda shard: Index.from_buffer(map_file(places[shard.index_name])),
+            self.settings.index,
+            write=staging.open,
+            scratch=staging.path,
+        )
+        if derived:
+            staging.about["derived"] = list(derived)
         return [replace(one.receipt, built=built) for built, one in zip(named, whole, strict=True)]
 
     def _datasets(self, found: Sequence[Mapping[int, Found]]) -> tuple[PackedDataset, ...]:
@@ -221,18 +251,6 @@ def _parent_of(split: PlannedSplit, shards: Sequence[BuiltShard]) -> str | None:
         return None
     same = tuple(built.shard.sha256 for built in shards) == split.homes.shards
     return split.homes.inherited if same else split.homes.digest
-
-
-def _files(
-    built: BuiltShard, found: Found, split: PlannedSplit, old: Mapping[str, str]
-) -> tuple[tuple[FileEntry, Path], tuple[FileEntry, Path]]:
-    """The two entries of a shard as it will be named, and where their files are now."""
-    if found.path is None:
-        return (
-            (built.shard, split.path / old[built.shard.sha256]),
-            (built.index, split.path / old[built.index.sha256]),
-        )
-    return (built.shard, found.path), (built.index, Path(index_name(str(found.path))))
 
 
 def _committed(dataset: PackedDataset, staging: Staging) -> PackedDataset:

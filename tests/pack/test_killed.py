@@ -119,6 +119,58 @@ def test_a_pack_killed_anywhere_is_whole_or_not_there(
     )
 
 
+@pytest.mark.parametrize("kills", [pytest.param(FEW, id="some"), pytest.param(None, id="every", marks=_PROVE)])
+def test_a_part_killed_anywhere_is_built_again(home: Path, reaper: Reaper, kills: int | None) -> None:
+    """Nothing is visible before the commit; the part run again, the other one and the commit give one pack's bytes."""
+    out = home / "out"
+    raw = write_lines(home / "raw.jsonl", raw_lines(60))
+    words: dict[str, Any] = {"verb": "pack", "src": raw, "dest": out / "ds", "splits": {"a": 1, "b": 1}}
+
+    def start() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+
+    start()
+    reaper.operations(**words)
+    last = tree(out)
+    start()
+    operations = reaper.operations(**words, part=(0, 2))
+    assert operations > 20
+    for at in chosen(operations, kills):
+        start()
+        reaper.kill(at, **words, part=(0, 2))
+        assert not (out / "ds").exists()
+        for part in ((1, 2), (0, 2), None):
+            reaper.operations(**words, part=part)
+        assert tree(out) == last, f"after a kill at operation {at}"
+
+
+@pytest.mark.parametrize("kills", [pytest.param(FEW, id="some"), pytest.param(None, id="every", marks=_PROVE)])
+def test_a_pack_under_dvc_killed_anywhere_finds_its_shards_again(home: Path, reaper: Reaper, kills: int | None) -> None:
+    """DVC has removed the outs, and removes them once more after the kill: datasets and links are as they would be."""
+    out = home / "out"
+    old = write_lines(home / "old.jsonl", raw_lines(60))
+    new = write_lines(home / "new.jsonl", raw_lines(60, edit={7: "x"}))
+    words = {"verb": "pack", "dest": out / "ds", "splits": {"a": 1, "b": 1}, "env": {"DVC_STAGE": "pack"}}
+
+    def start() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        reaper.operations(**words, src=old)
+        shutil.rmtree(out / "ds")
+
+    start()
+    operations = reaper.operations(**words, src=new)
+    last = tree(out)
+    assert [name for name in last if name.startswith(".ds.pack/kept/")]
+    for at in chosen(operations, kills):
+        start()
+        reaper.kill(at, **words, src=new)
+        shutil.rmtree(out / "ds", ignore_errors=True)
+        reaper.operations(**words, src=new)
+        assert tree(out) == last, f"after a kill at operation {at}"
+
+
 @pytest.mark.parametrize(("again", "kills"), CAMPAIGNS)
 def test_a_tokenization_killed_anywhere_is_whole_or_not_there(
     home: Path, reaper: Reaper, again: bool, kills: int | None

@@ -38,7 +38,7 @@ def killed_share(raw: Path, dest: Path, part: tuple[int, int]) -> None:
         "from tests.pack.test_parts import SETTINGS\n"
         "told = []\n"
         "def hear(event):\n"
-        "    told.append(event)\n"
+        "    told.extend([event] if hasattr(event, 'done') else [])\n"
         "    if len(told) > 1:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "raw, dest, part = Path(sys.argv[1]), Path(sys.argv[2]), eval(sys.argv[3])\n"

@@ -107,8 +107,10 @@ def _work(request: dict[str, Any], room: str, writer: int) -> None:
     sys.addaudithook(audit)
     try:
         if request["verb"] == "pack":
+            os.environ.update(request.get("env", {}))
+            part = tuple(request["part"]) if request.get("part") else None
             settings = PackSettings(shard_size="8KiB", splits=request["splits"])
-            pack(request["src"], request["dest"], settings=settings, workers=1)
+            pack(request["src"], request["dest"], settings=settings, workers=1, part=part)
         elif request["verb"] == "reindex":
             reindex(request["src"], request["dest"], readers=("energon",), name="ds", workers=1)
         else:

@@ -1,0 +1,176 @@
+"""twins: samples that hold the same bytes under different keys, told, left out, or refused where a split leaks.
+
+Two samples are twins when their sample digests are equal: the same parts with the same bytes. Where listing meant
+reading, digests are at hand. Files of a folder are not read before they are packed: their twins are found in the
+indexes of the shards, before the commit; or, to leave them out, by reading those whose size another sample has, in the
+engine's workers, before anything is planned. A sample in one split whose twin is in another is a leak: what a model
+was trained on would be used to judge it.
+
+JSON lines that carry a name of their own differ by it. Of lines that are equal the keys are equal too, so they are
+found by those (`lines`) and do not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.shard import sample_digest
+from datakit.errors import InputError
+from datakit.events import Caution
+from datakit.pack.engines import Crew
+from datakit.pack.fetching import Fetched
+from datakit.pack.records import Batch, Records
+from datakit.pack.troubles import LISTED
+from datakit.units import format_count
+
+DIGEST_BYTES = 16
+_CHUNK = 2**16
+_READ_TOGETHER = 1024
+"""Records that one task reads for their digests."""
+
+_SHOWN = 3
+
+Digests = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What finding the twins of a folder's files will read."""
+
+    records: int
+    bytes: int
+
+
+def groups_of(digests: Digests) -> list[npt.NDArray[np.int64]]:
+    """Positions of equal digests, two or more together, rising, in the order of their first.
+
+    Args:
+        digests: A row of 16 bytes for each sample. Memory beside it: 9 bytes a sample.
+    """
+    heads = digests[:, :8].copy().view(np.uint64).ravel()
+    rising = np.sort(heads)
+    twice = np.unique(rising[1:][rising[1:] == rising[:-1]])
+    del rising
+    if not len(twice):
+        return []
+    suspects = np.flatnonzero(np.isin(heads, twice))
+    of = np.unique(digests[suspects], axis=0, return_inverse=True)[1].ravel()
+    order = np.argsort(of, kind="stable")
+    pieces = np.split(suspects[order], np.flatnonzero(np.diff(of[order])) + 1)
+    return sorted((piece for piece in pieces if len(piece) > 1), key=lambda piece: int(piece[0]))
+
+
+def known_digests(records: Records, chosen: npt.NDArray[np.int64]) -> Digests:
+    """The digests of records whose signatures are digests."""
+    assert records.exact
+    table = np.empty((len(chosen), DIGEST_BYTES), np.uint8)
+    for start in range(0, len(chosen), _CHUNK):
+        some = records.signatures(chosen[start : start + _CHUNK])
+        table[start : start + len(some)] = np.frombuffer(b"".join(some), np.uint8).reshape(-1, DIGEST_BYTES)
+    return table
+
+
+def suspects_of(records: Records) -> npt.NDArray[np.int64]:
+    """Records of whose size there is another: all others have no twin."""
+    sizes = records.part_bytes
+    rising = np.sort(sizes)
+    twice = np.unique(rising[1:][rising[1:] == rising[:-1]])
+    return np.flatnonzero(np.isin(sizes, twice))
+
+
+def without_twins(
+    records: Records, *, local: Fetched, crew: Crew, on_reading: Callable[[Reading], object]
+) -> tuple[npt.NDArray[np.int64], list[tuple[str, str]], int]:
+    """The records but for those that hold what an earlier one does, in the source's order.
+
+    Args:
+        records: The table.
+        local: The source as local files.
+        crew: Who reads, where files must be read.
+        on_reading: Told how much, before it begins.
+
+    Returns:
+        Positions of those that stay; the first ten that are left out, each after the one that stays; their number.
+    """
+    suspects = np.arange(len(records.keys)) if records.exact else suspects_of(records)
+    if records.exact:
+        digests = known_digests(records, suspects)
+    else:
+        on_reading(Reading(len(suspects), int(records.part_bytes[suspects].sum())))
+        digests = _read(records, suspects, local, crew)
+    groups = [suspects[group] for group in groups_of(digests)]
+    left_out = np.concatenate([group[1:] for group in groups]) if groups else np.zeros(0, np.int64)
+    stay = np.ones(len(records.keys), np.bool_)
+    stay[left_out] = False
+    pairs = [(int(group[0]), int(twin)) for group in groups for twin in group[1:]][:LISTED]
+    names = [(records.keys[first], records.keys[twin]) for first, twin in pairs]
+    return np.flatnonzero(stay), names, len(left_out)
+
+
+def digests_of(batch: Batch) -> bytes:
+    """The sample digests of a batch, one after the other: a task for a worker."""
+    return b"".join(sample_digest(sample.parts) for sample in batch.samples())
+
+
+def report(digests: Digests, splits: Sequence[tuple[str | None, int]], key_at: Callable[[int], str]) -> Caution | None:
+    """What to say about the twins of datasets that are made together; None where there are none.
+
+    Args:
+        digests: Of all samples, split after split.
+        splits: Name and number of samples of each split.
+        key_at: The key of a sample, by its position among all.
+
+    Raises:
+        InputError: Twins are in two splits; both keys are listed, ten times at most.
+    """
+    groups = groups_of(digests)
+    if not groups:
+        return None
+    ends = np.cumsum([count for _, count in splits])
+    leaks = []
+    for group in groups:
+        its = ends.searchsorted(group, "right")
+        if (other := np.flatnonzero(its != its[0])).size:
+            leaks.append((int(group[0]), int(group[other[0]])))
+    if leaks:
+        said = [
+            f"{key_at(one)} in {_split_at(one, splits, ends)} and {key_at(two)} in {_split_at(two, splits, ends)}"
+            for one, two in leaks[:LISTED]
+        ]
+        more = f", and {len(leaks) - LISTED} more" if len(leaks) > LISTED else ""
+        raise InputError(
+            f"splits leak: {format_count(len(leaks))} samples are in two of them with the same bytes "
+            f"({'; '.join(said)}{more})",
+            hint="Keep the first of each: --dedupe drop",
+            subject=said[0],
+        )
+    twins = sum(len(group) - 1 for group in groups)
+    pairs = [f"{key_at(int(group[1]))} is {key_at(int(group[0]))}" for group in groups[:_SHOWN]]
+    return Caution(
+        f"{format_count(twins)} samples hold the bytes of another ({', '.join(pairs)}"
+        f"{', ...' if len(groups) > _SHOWN else ''})",
+        hint="Leave them out: --dedupe drop",
+    )
+
+
+def _split_at(position: int, splits: Sequence[tuple[str | None, int]], ends: npt.NDArray[np.int64]) -> str | None:
+    return splits[int(ends.searchsorted(position, "right"))][0]
+
+
+def _read(records: Records, suspects: npt.NDArray[np.int64], local: Fetched, crew: Crew) -> Digests:
+    pieces = [suspects[start : start + _READ_TOGETHER] for start in range(0, len(suspects), _READ_TOGETHER)]
+    answers = crew.map(digests_of, local.brought(_taken(records, pieces)))
+    found = []
+    for piece, answer in zip(pieces, answers, strict=True):
+        if local.is_brought:
+            local.release(records.take(piece))
+        found.append(answer)
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _taken(records: Records, pieces: Iterable[npt.NDArray[np.int64]]) -> Iterator[Batch]:
+    return (records.take(piece) for piece in pieces)
