@@ -5,13 +5,15 @@ sample exactly once and gives all ranks the same number of steps, what the tail 
 state is a few integers, counts what was handed out and not what was fetched ahead, and costs the same to load anywhere.
 
 Workers get arrays of sample numbers and give back what `collate` made (torch tensors travel through shared memory).
-They ignore SIGTERM, SIGHUP and SIGINT: the trainer decides when they end. Does not decode and does not mix datasets.
+They ignore SIGHUP and SIGINT, and SIGTERM from anybody but the process that started them: the trainer decides when they
+end. Does not decode and does not mix datasets.
 """
 
 from __future__ import annotations
 
-import atexit
+import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,19 +235,7 @@ class Loader(Generic[T]):
 
     def numbers(self, cursor: Cursor) -> Iterator[Numbers]:
         """The sample numbers of each batch of this rank, from a cursor to the end of its epoch."""
-        size = self.geometry.num_samples
-        low, block = 0, np.empty(0, np.int64)
-        for step in range(self.geometry.steps_left(cursor.samples)):
-            begin = cursor.samples + step * self.geometry.global_batch
-            start, stop = self.geometry.share(begin, rank=self.rank)
-            if stop > size:
-                # a padded tail repeats the epoch's beginning
-                yield np.array([self.order.at(cursor.epoch, at % size) for at in range(start, stop)], np.int64)
-                continue
-            if stop > low + len(block):
-                low = start
-                block = self.order.span(cursor.epoch, start, min(size, max(stop, start + _BLOCK_SAMPLES)))
-            yield block[start - low : stop - low]
+        return _numbers(self.order, self.geometry, cursor, rank=self.rank)
 
     def _batches(self, cursor: Cursor) -> Iterator[T]:
         if self.num_workers == 0:
@@ -258,9 +248,6 @@ class Loader(Generic[T]):
     def _start(self) -> Any:
         from torch.utils.data import DataLoader
 
-        # at exit multiprocessing would send its children SIGTERM, which they ignore, and wait for ever; what is
-        # registered after it is called before it
-        atexit.register(_close, weakref.ref(self))
         return DataLoader(
             self._fetch,  # type: ignore[arg-type]  # any object with __getitem__ is a map-style dataset
             sampler=_Plan(self),
@@ -272,6 +259,22 @@ class Loader(Generic[T]):
             persistent_workers=True,
             pin_memory=self.pin_memory,
         )
+
+
+def _numbers(order: Order, geometry: Geometry, cursor: Cursor, *, rank: int) -> Iterator[Numbers]:
+    size = geometry.num_samples
+    low, block = 0, np.empty(0, np.int64)
+    for step in range(geometry.steps_left(cursor.samples)):
+        begin = cursor.samples + step * geometry.global_batch
+        start, stop = geometry.share(begin, rank=rank)
+        if stop > size:
+            # a padded tail repeats the epoch's beginning
+            yield np.array([order.at(cursor.epoch, at % size) for at in range(start, stop)], np.int64)
+            continue
+        if stop > low + len(block):
+            low = start
+            block = order.span(cursor.epoch, start, min(size, max(stop, start + _BLOCK_SAMPLES)))
+        yield block[start - low : stop - low]
 
 
 class _Fetch(Generic[T]):
@@ -289,25 +292,39 @@ class _Plan:
     """The sampler that torch asks for index arrays; follows wherever the loader was put."""
 
     def __init__(self, loader: Loader[Any]) -> None:
-        self._loader = loader
+        # without a cycle a loader that nobody holds any more takes its workers along at once; when the collector finds
+        # one in a cycle, the queues are closed before torch tells the workers, and it waits 5 s for each of them
+        self._loader = weakref.ref(loader)
 
     def __iter__(self) -> Iterator[Numbers]:
-        return self._loader._plan
+        return self._living()._plan
 
     def __len__(self) -> int:
-        return self._loader.geometry.steps_left(self._loader.cursor.samples)
+        loader = self._living()
+        return loader.geometry.steps_left(loader.cursor.samples)
 
-
-def _close(loader: weakref.ref[Loader[Any]]) -> None:
-    if (living := loader()) is not None:
-        living.close()
+    def _living(self) -> Loader[Any]:
+        loader = self._loader()
+        assert loader is not None, "the DataLoader is its loader's own"
+        return loader
 
 
 def _begin_worker(worker: int) -> None:  # noqa: ARG001 -- torch passes the worker's number
     # a preempted machine signals every process: workers that die first would take the trainer's last save with them
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    # SIGTERM is also how torch and multiprocessing end workers that do not hear, at the latest at exit, and then they
+    # wait for them: the kernel says who sent it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_with, args=(os.getppid(),), name="datakit-worker-end", daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with(trainer: int) -> None:
+    """End this process at a SIGTERM from the trainer; take in those of others and do nothing."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
+        pass
+    os._exit(0)
 
 
 def _as_it_is(batch: T) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -265,18 +267,44 @@ def worker_identity(items: list[Item]) -> int:
 
 
 def test_workers_ignore_the_signals_of_a_preemption(dataset: Dataset) -> None:
-    """SIGTERM, SIGHUP and SIGINT to a worker change nothing: the trainer saves first, then ends them."""
+    """SIGTERM, SIGHUP and SIGINT from outside change nothing: the trainer saves first, then ends them."""
     loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
     worker = next(batches)
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        os.kill(worker, number)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        subprocess.run(["kill", f"-{number:d}", str(worker)], check=True)
     rest = list(batches)
     loader.close()
 
     assert set(rest) == {worker}
     assert len(rest) == COUNT // 2 - 1
+
+
+def test_workers_end_at_the_sigterm_of_their_own_trainer(dataset: Dataset) -> None:
+    """It is what torch and multiprocessing send when nothing else is heard, and then they wait for the end."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    batches = iter(loader)
+    worker = psutil.Process(next(batches))
+
+    worker.terminate()
+
+    assert worker.wait(timeout=60) in (0, None)  # None where the DataLoader has waited for it already
+    loader.close()
+
+
+def test_a_loader_that_nobody_holds_takes_its_workers_along(dataset: Dataset) -> None:
+    """At once, without the collector: no cycle leads from the loader to itself."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    gc.disable()
+    try:
+        worker = next(iter(loader))
+        del loader
+        still_there = psutil.pid_exists(worker)
+    finally:
+        gc.enable()
+
+    assert not still_there
 
 
 def test_a_killed_worker_is_an_error_not_a_hang(dataset: Dataset) -> None:
@@ -321,7 +349,7 @@ def test_torch_pins_our_batches(dataset: Dataset) -> None:
 LEAVING = """
 import sys, datakit
 data = datakit.open_dataset(sys.argv[1])
-left, held, closed, failed = (datakit.Loader(data, batch_size=4, num_workers=1) for _ in range(4))
+left, held, closed, failed, ring = (datakit.Loader(data, batch_size=4, num_workers=1) for _ in range(5))
 for batch in left:
     break
 batches = iter(held)
@@ -334,12 +362,15 @@ try:
         raise ValueError
 except ValueError as error:
     kept = error
-print([loader.state_dict()["samples"] for loader in (left, held, closed, failed)])
+ring.ring, rest = ring, iter(ring)
+next(rest)
+print([loader.state_dict()["samples"] for loader in (left, held, closed, failed, ring)])
+del ring, rest
 """
 
 
 def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
-    """Workers ignore SIGTERM, all that multiprocessing sends at exit; the loader ends them, whoever holds its loop."""
+    """Whoever holds the loop or the loader, and in whatever cycle: the workers end with the program."""
     write_dataset(tmp_path / "data", text_samples(COUNT), per_shard=6)
 
     done = subprocess.run(
@@ -351,7 +382,7 @@ def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert (done.returncode, done.stdout) == (0, "[4, 4, 4, 4]\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "[4, 4, 4, 4, 4]\n"), done.stderr
 
 
 @pytest.mark.parametrize("workers", [0, 1])
