@@ -3,7 +3,8 @@
 Two streams, one rule (docs/json.md): **stdout is what was asked for** (the report of a command that reads, or one JSON
 object under `--json`), **stderr is everything that is told on the way** (progress, notes, cautions, errors, and the
 sentence with which a command that changes something ends). Progress is drawn on a terminal only: without one, and under
-`NO_COLOR` (https://no-color.org), nothing moves and nothing is coloured; notes and cautions stay, one plain line each.
+`NO_COLOR` (https://no-color.org), nothing moves and nothing is coloured; notes and cautions stay, one plain line each,
+and work that takes longer than a minute says once a minute how far it is, so that a log shows that it lives.
 
 A terminal that is gone (EIO, after a lost ssh session) ends no work: from then on what is told goes nowhere.
 
@@ -31,6 +32,7 @@ from datakit import units
 from datakit.events import Caution, Event, Note, Progress
 
 REDRAW_S = 0.1  # ten times a second looks continuous; events may come thousands of times a second
+LOG_S = 60.0  # a line a minute is 1,440 in a day of training, which a log can hold and a person can read
 
 
 class Console:
@@ -59,6 +61,7 @@ class Console:
         self._bars: Bars | None = None
         self._rows: dict[str, TaskID] = {}
         self._drawn_at: dict[str, float] = {}
+        self._begun: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
         self.cautions: list[Caution] = []
 
@@ -132,6 +135,7 @@ class Console:
 
     def _progress(self, event: Progress) -> None:
         if not self.lively:
+            self._progress_line(event)
             return
         now = self._clock()
         finished = event.total is not None and event.done >= event.total
@@ -145,6 +149,18 @@ class Console:
         if event.task not in self._rows:
             self._rows[event.task] = self._bars.add_task(event.task, total=event.total, unit=event.unit)
         self._bars.update(self._rows[event.task], completed=event.done, total=event.total)
+
+    def _progress_line(self, event: Progress) -> None:
+        """Say how far a task is, once a minute from its first event on; what ends before that says nothing."""
+        now = self._clock()
+        began, done_then = self._begun.setdefault(event.task, (now, event.done))
+        if now - self._drawn_at.setdefault(event.task, began) < LOG_S:
+            return
+        self._drawn_at[event.task] = now
+        rate_per_s = (event.done - done_then) / (now - began)
+        left_s = (event.total - event.done) / rate_per_s if event.total is not None and rate_per_s > 0 else None
+        said = figures(event.done, event.total, unit=event.unit, rate_per_s=rate_per_s, left_s=left_s)
+        self.say(f"{event.task}: {said}")
 
 
 def _columns() -> tuple[ProgressColumn, ...]:

@@ -86,6 +86,36 @@ def test_progress_is_silent_where_nothing_can_move(terminal: bool, env: dict[str
     assert err.getvalue() == "caution: careful\n"
 
 
+def test_long_work_without_a_terminal_says_once_a_minute_how_far_it_is() -> None:
+    """Amount, rate since its beginning and time left, in one plain line; a task that is over says nothing more."""
+    console, out, err, clock = draw(terminal=False)
+
+    for step in range(10, 310):
+        console.on_event(Progress("train", step, 400, "steps"))
+        console.on_event(Progress("short", step, None, "samples"))
+        clock.now += 0.5
+    console.close()
+
+    assert out.getvalue() == ""
+    assert err.getvalue().splitlines() == [
+        "train: 130 of 400 steps, 2 steps/s, 2 min 15 s left",
+        "short: 130 samples, 2 samples/s",
+        "train: 250 of 400 steps, 2 steps/s, 1 min 15 s left",
+        "short: 250 samples, 2 samples/s",
+    ]
+
+
+def test_work_that_stands_still_says_so() -> None:
+    """Nothing came in a minute: a rate of 0 and no guess at an end."""
+    console, _, err, clock = draw(terminal=False)
+
+    console.on_event(Progress("download", 2**20, 2**30, "B"))
+    clock.now += 61
+    console.on_event(Progress("download", 2**20, 2**30, "B"))
+
+    assert err.getvalue() == "download: 1.0 MiB of 1.0 GiB, 0 B/s\n"
+
+
 def test_an_empty_no_color_counts_as_unset() -> None:
     """The convention of no-color.org: the variable speaks when it is not empty."""
     console, *_ = draw(terminal=True, env={"TERM": "xterm", "NO_COLOR": ""})
