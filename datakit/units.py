@@ -59,6 +59,11 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_number_of(count: int, noun: str) -> str:
+    """`1 file`, `1,200 files`: a count with a noun whose plural ends in s."""
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """`3725` as `1 h 02 min`, `95` as `1 min 35 s`, `4.2` as `4.2 s`, `0.03` as `30 ms`."""
     if seconds < 0.9995:

@@ -46,6 +46,7 @@ ORDER = [
     "storage/upload",
     "storage/compare",
     "storage/moves",
+    "storage/spool",
     "storage/sync",
     "storage/catalog",
     "storage/view",

@@ -11,6 +11,7 @@ from datakit.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_number_of,
     format_rate,
     parse_bytes,
 )
@@ -96,6 +97,12 @@ def test_a_size_prints_with_one_decimal(size_bytes: int, text: str) -> None:
 def test_a_duration_prints_in_the_unit_that_people_would_use(seconds: float, text: str) -> None:
     """No value prints as 60 s or as 1000 ms."""
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 shards"), (1, "1 shard"), (2, "2 shards"), (1234, "1,234 shards")])
+def test_one_is_said_in_the_singular(count: int, said: str) -> None:
+    """And everything else, nothing too, in the plural."""
+    assert format_number_of(count, "shard") == said
 
 
 def test_counts_and_rates_print_with_separators_and_units() -> None:

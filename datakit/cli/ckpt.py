@@ -76,7 +76,8 @@ def _add_pull(ckpt: typer.Typer) -> None:
     ) -> None:
         """Fetch the newest checkpoint that verifies, if it is newer than what RUN holds.
 
-        One that another run made is refused, and so is a RUN that is training.
+        One that another run made is refused, and so is a RUN that is training. A damaged one of the same name is set
+        aside.
         """
         with frame.run("ckpt pull", json=json) as session:
             from datakit.errors import NotFound
@@ -165,6 +166,7 @@ def _pull(run: Path, url: str, here: Path | None, settings: Settings) -> Pulled:
             settings=settings.sync,
             stores=settings.stores,
             check=lambda commit: shelf.check_of_run(run, commit),
+            set_aside=shelf.set_aside,
         )
 
 

@@ -139,15 +139,15 @@ def _part(word: str | None) -> tuple[int, int] | None:
 
 
 def _sentence(result: PackResult) -> str:
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_number_of
 
     if result.part is not None:
         return _part_sentence(result)
     verb = "Packed" if result.written else "Would pack"
     places = ", ".join(str(dataset.path) for dataset in result.datasets)
     return (
-        f"{verb} {format_count(result.records)} records into {format_count(result.shards)} "
-        f"shard{'s' if result.shards != 1 else ''} of {format_bytes(result.shard_bytes)} in {places}"
+        f"{verb} {format_number_of(result.records, 'record')} into {format_number_of(result.shards, 'shard')} "
+        f"of {format_bytes(result.shard_bytes)} in {places}"
     )
 
 
@@ -164,10 +164,10 @@ def _part_sentence(result: PackResult) -> str:
 
 
 def _facts(result: PackResult) -> dict[str, object]:
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_count, format_number_of
 
     facts: dict[str, object] = {
-        dataset.name: f"{format_count(dataset.samples)} samples, {format_count(dataset.shards)} shards, "
+        dataset.name: f"{format_number_of(dataset.samples, 'sample')}, {format_number_of(dataset.shards, 'shard')}, "
         f"{format_bytes(dataset.shard_bytes)}, {format_count(dataset.reused)} reused"
         for dataset in result.datasets
     }

@@ -51,10 +51,11 @@ def register(app: typer.Typer) -> None:
         dry_run: frame.DryRunOption = False,
         json: frame.JsonOption = False,
     ) -> None:
-        """Make DEST hold what SRC holds, each byte verified before it is visible.
+        """Make DEST hold what SRC holds, verified before it is visible where SRC says what it must be.
 
-        A dataset, checkpoint, adapter or model goes member by member and its manifest last, so DEST has all of it or
-        none. Other folders and prefixes are compared by size and checksum. Killed or cut, the same command goes on.
+        A dataset, checkpoint, adapter or model goes member by member, each compared with its manifest, which goes last,
+        so DEST has all of it or none. Other folders and prefixes are compared by size and by the checksum that the
+        store has of them; the end says of how many files it has none. Killed or cut, the same command goes on.
         With --from, SRC is a version that DVC records, and with --to its remote is DEST; neither needs git or dvc.
         """
         with frame.run("sync", json=json) as session:
@@ -120,9 +121,9 @@ def _publish(
 
 
 def _files(count: int) -> str:
-    from datakit.units import format_count
+    from datakit.units import format_number_of
 
-    return f"{format_count(count)} file{'' if count == 1 else 's'}"
+    return format_number_of(count, "file")
 
 
 def _intention(plan: SyncPlan) -> str:
@@ -167,7 +168,8 @@ def _facts(result: SyncResult) -> dict[str, object]:
     facts: dict[str, object] = {"requests": str(result.requests)}
     if result.kept_files and not result.up_to_date:
         facts["kept"] = _files(result.kept_files)
-    facts |= {f"deleted {name}": "" for name in result.deleted}
+    if result.deleted:
+        facts["deleted"] = _files(len(result.deleted))
     if result.manifest_digest:
         facts["manifest"] = result.manifest_digest[:12]
     return facts

@@ -70,12 +70,12 @@ def _sentence(result: TokenizeResult) -> str:
 
 
 def _facts(result: TokenizeResult) -> dict[str, object]:
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_count, format_number_of
 
     return {
-        "learned": f"{format_count(result.supervised_tokens)} tokens",
-        "cut": f"{format_count(result.truncated)} samples",
-        "left out": f"{format_count(result.dropped)} records",
+        "learned": format_number_of(result.supervised_tokens, "token"),
+        "cut": format_number_of(result.truncated, "sample"),
+        "left out": format_number_of(result.dropped, "record"),
         "shards": f"{format_count(result.shards)}, {format_bytes(result.shard_bytes)}, "
         f"{format_count(result.reused)} reused",
     }

@@ -39,13 +39,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _text(report: VerifyReport) -> str:
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_number_of
 
     cost = f"; requests: {report.requests}" if report.requests.total else ""
     if report.findings:
         return "\n".join(map(str, report.findings)) + (f"\n{cost[2:]}" if cost else "")
     looked = "sizes and indexes" if report.quick else "every byte"
-    return (
-        f"{report.name} is whole: {format_count(report.samples)} samples in {format_count(report.shards)} shards, "
-        f"{looked} checked ({format_bytes(report.checked_bytes)} read{cost})"
-    )
+    held = f"{format_number_of(report.samples, 'sample')} in {format_number_of(report.shards, 'shard')}"
+    return f"{report.name} is whole: {held}, {looked} checked ({format_bytes(report.checked_bytes)} read{cost})"

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, UsageError
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
+from datakit.storage.commit import verify_commit
 from datakit.storage.moves import SyncSettings, patient
 from datakit.storage.store import open_location
 from datakit.storage.sync import sync
@@ -78,6 +79,7 @@ def pull_newest(
     settings: SyncSettings | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
     check: Callable[[Path], None] = lambda _commit: None,
+    set_aside: Callable[[Path], object] | None = None,
 ) -> Pulled:
     """Bring the newest commit below a place into a directory, under its own name, if it is newer than `after`.
 
@@ -89,11 +91,13 @@ def pull_newest(
         settings: How it is moved.
         stores: Named stores.
         check: Sees the whole commit before it has its name here; what it raises ends the pull, and nothing stays.
+        set_aside: Takes the name from a damaged commit that lies here, once the whole one has come and was checked.
 
     Raises:
         NotFound: The bucket is not there.
         StoreUnavailable: The store cannot be asked.
         NotAllowed, NoSpace, Refused: It, or the directory here, cannot be used; an older commit would not help.
+            Something damaged lies under its name, and nobody sets it aside.
     """
     skipped: list[tuple[str, str]] = []
     base = str(place).rstrip("/")
@@ -101,7 +105,8 @@ def pull_newest(
         if after is not None and name <= after:
             break
         try:
-            _bring(f"{base}/{name}", Path(directory) / name, settings=settings, stores=stores, check=check)
+            bring = _Bring(f"{base}/{name}", Path(directory) / name, settings, stores)
+            bring.run(check=check, set_aside=set_aside)
         except (InputError, IntegrityError, UsageError) as error:  # damaged, a member gone, a format of a newer datakit
             skipped.append((name, error.message))
             continue
@@ -110,33 +115,56 @@ def pull_newest(
     return Pulled(None, tuple(skipped))
 
 
-def _bring(
-    source: str,
-    final: Path,
-    *,
-    settings: SyncSettings | None,
-    stores: Mapping[str, StoreOptions] | None,
-    check: Callable[[Path], None],
-) -> None:
-    if final.exists():
-        sync(source, final, settings=settings, stores=stores)
-        return
-    arriving = final.with_name(f".{final.name}.arriving")
-    try:
-        sync(source, arriving, settings=settings, stores=stores)
-    except (InputError, IntegrityError, UsageError):
-        with disk.at_door(arriving):
-            disk.remove(arriving)  # nothing of it will ever be whole
-        raise
-    try:
-        check(arriving)
-    except DatakitError:
-        with disk.at_door(arriving):
-            disk.remove(arriving)
-        raise
-    with disk.at_door(final):
-        os.rename(arriving, final)
-        disk.fsync_dir(final.parent)
+@dataclass(frozen=True, slots=True)
+class _Bring:
+    """One commit on its way here."""
+
+    source: str
+    final: Path
+    settings: SyncSettings | None
+    stores: Mapping[str, StoreOptions] | None
+
+    def run(self, *, check: Callable[[Path], None], set_aside: Callable[[Path], object] | None) -> None:
+        problem = self._problem()
+        if problem is None:
+            check(self.final)
+            sync(self.source, self.final, settings=self.settings, stores=self.stores)
+            return
+        arriving = self.final.with_name(f".{self.final.name}.arriving")
+        try:
+            sync(self.source, arriving, settings=self.settings, stores=self.stores)
+        except (InputError, IntegrityError, UsageError):
+            with disk.at_door(arriving):
+                disk.remove(arriving)  # nothing of it will ever be whole
+            raise
+        try:
+            check(arriving)
+            if self.final.exists():
+                self._clear(problem, set_aside)
+        except DatakitError:
+            with disk.at_door(arriving):
+                disk.remove(arriving)
+            raise
+        with disk.at_door(self.final):
+            os.rename(arriving, self.final)
+            disk.fsync_dir(self.final.parent)
+
+    def _problem(self) -> DatakitError | None:
+        """Why no whole commit lies here under that name; None when one does."""
+        try:
+            verify_commit(self.final)
+        except DatakitError as error:
+            return error
+        return None
+
+    def _clear(self, problem: DatakitError, set_aside: Callable[[Path], object] | None) -> None:
+        if set_aside is None:
+            raise Refused(
+                f"{self.final} is in the way and is no whole commit: {problem.message}",
+                hint="Move it away",
+                subject=str(self.final),
+            )
+        set_aside(self.final)
 
 
 def _remove_arriving(directory: Path, pattern: str) -> None:

@@ -100,28 +100,34 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     Args:
         path: Final name; an existing file is replaced in one step.
         sync: Whether the bytes and the name are on the disk before this returns.
+
+    Errors of the block leave as they are: an OSError of its own is none of this file. Who writes stands `at_door`.
     """
     path = Path(path)
+    part = temporary(path)
     with at_door(path):
-        part = temporary(path)
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            with os.fdopen(descriptor, "w+b") as file:
-                yield file
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
+    file = os.fdopen(descriptor, "w+b")
+    try:
+        yield file
+        with at_door(path):
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            file.close()
             os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        if sync:
-            fsync_dir(path.parent)
+            if sync:
+                fsync_dir(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what its buffer still holds may have no room
+            file.close()
+        part.unlink(missing_ok=True)
+        raise
 
 
 def write_atomic(path: Path, data: Buffer, *, sync: bool = True) -> None:
     """Put `data` under `path` in one step; readers see the old bytes or the new ones, never a mix."""
-    with atomic_file(path, sync=sync) as file:
+    with at_door(path), atomic_file(path, sync=sync) as file:
         file.write(data)
 
 

@@ -188,7 +188,8 @@ class LocalStore:
         disk.make_dirs(path.parent)
         with disk.atomic_file(path) as file:
             for chunk in chunks():
-                file.write(chunk)
+                with disk.at_door(path):
+                    file.write(chunk)
         return self.head(key)
 
     def delete(self, key: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from pathlib import Path
 from datakit.data.digest import entry_of
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import IntegrityError, NotAllowed, NotFound, Refused
-from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.events import Caution, Note, OnEvent, Progress, ignore
 from datakit.storage import disk, etags
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import NEXT_NAME, lock_path
@@ -30,6 +29,7 @@ from datakit.storage.counts import RequestCounts
 from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_sync
 from datakit.storage.partial import Fetch, remove_leftovers, remove_stale
 from datakit.storage.retry import Pace
+from datakit.storage.spool import spool
 from datakit.storage.transfer import Knobs, download
 from datakit.storage.upload import Put, upload
 
@@ -187,7 +187,21 @@ def _alone(plan: SyncPlan, path: Path) -> Iterator[None]:
                 with contextlib.suppress(NotAllowed):
                     stack.enter_context(disk.exclusive(lock_path(path), purpose=f"writing {path}"))
             stack.enter_context(disk.exclusive(path / LOCK_NAME, purpose=f"writing {path}"))
+            for lock in _locks_below(plan, path):
+                stack.enter_context(disk.exclusive(lock, purpose=f"writing {lock.parent}"))
         yield
+
+
+def _locks_below(plan: SyncPlan, path: Path) -> list[Path]:
+    """The locks of commits that lie below a folder of files, and those that somebody has left or holds in a folder."""
+    if plan.kind == "commit":
+        return []
+    names = [Path(name) for name in plan.held.items]
+    folders = {folder for name in names for folder in name.parents if folder.name}
+    commits = {name.parent for name in names if name.name == MANIFEST_NAME and name.parent in folders}
+    beside = [lock_path(path / folder) for folder in sorted(commits)]
+    inside = [path / folder / LOCK_NAME for folder in sorted(folders)]
+    return beside + [lock for lock in inside if lock.parent.relative_to(path) in commits or lock.exists()]
 
 
 def _knobs(plan: SyncPlan) -> Knobs:
@@ -243,6 +257,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
     for action in plan.actions:
         if action.verb == "delete":
             _unlink(path, action.name)
+            on_event(Note(f"deleted {path / action.name}"))
     return num_unverified
 
 
@@ -285,6 +300,7 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
     for action in plan.actions:
         if action.verb == "delete":
             store.delete(plan.target.key(action.name))
+            on_event(Note(f"deleted {plan.destination}/{action.name}"))
     return num_unverified
 
 
@@ -300,9 +316,10 @@ def _run_through_spool(
     """From store to store: each file is verified on the local disk in between; one window of bytes lies there."""
     down = Pace(retries=knobs.retries)
     num_unverified = 0
-    with tempfile.TemporaryDirectory(prefix="datakit-spool-") as folder:
-        for batch in _batches(items, knobs.window_bytes):
-            spooled = {item.name: Path(folder) / f"{number}" for number, item in enumerate(batch)}
+    batches = list(_batches(items, knobs.window_bytes))
+    with spool(max(sum(item.bytes for item in batch) for batch in batches)) as folder:
+        for batch in batches:
+            spooled = {item.name: folder / f"{number}" for number, item in enumerate(batch)}
             fetches = [Fetch(plan.key(i.name), spooled[i.name], i.bytes, i.etag, i.entry) for i in batch]
             unproven = download(plan.origin.store, fetches, knobs=knobs, pace=down, on_bytes=lambda _: None)
             num_unverified += len(unproven)

@@ -126,7 +126,12 @@ def _small(store: Store, fetch: Fetch, knobs: Knobs, unproven: list[str]) -> Ite
     def task() -> int:
         disk.make_dirs(fetch.target.parent)
         with disk.atomic_file(fetch.target, sync=knobs.durable) as file:
-            _arrive(store, fetch, 0, fetch.bytes, put=lambda data, at: disk.write_all(file.fileno(), data, at))
+
+            def put(data: Buffer, offset: int) -> None:
+                with disk.at_door(fetch.target):
+                    disk.write_all(file.fileno(), data, offset)
+
+            _arrive(store, fetch, 0, fetch.bytes, put=put)
         if fetch.entry is None and not (_has_plain_tag(fetch, 0, fetch.bytes) and store.tags_bytes(fetch.key)):
             unproven.append(fetch.key)
         return fetch.bytes

@@ -80,7 +80,8 @@ def test_deleting_is_bounded_and_listed(dataset: Path) -> None:
 
     assert [unbounded.code, refused.code, deleted.code] == [2, 3, 0]
     assert "old.tar" in refused.stderr
-    assert "deleted old.tar" in deleted.stderr
+    assert deleted.stderr.splitlines()[0] == "deleted copy/old.tar"
+    assert "deleted   1 file\n" in deleted.stderr
     assert files_below(Path("copy")) == files_below(dataset)
 
 

@@ -475,3 +475,31 @@ def test_a_kill_between_derived_members_and_the_manifest_is_mended(
 
 def _killed(path: Path) -> None:
     raise KeyboardInterrupt(path)
+
+
+@pytest.mark.parametrize("member", [True, False])
+def test_an_error_of_the_block_is_none_of_the_place(tmp_path: Path, member: bool) -> None:
+    """What goes wrong with a source leaves as it is, while a member is written or between two; nothing stays."""
+
+    def fail() -> None:
+        with commit(tmp_path / "c", kind="model", name="m") as staging:
+            if member:
+                with staging.open("a") as write:
+                    write(b"1")
+                    raise ConnectionResetError("the source")
+            raise ConnectionResetError("the source")
+
+    with pytest.raises(ConnectionResetError, match="the source"):
+        fail()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    """Who names a file where a dataset's directory is wanted reads so."""
+    (tmp_path / "f").write_text("x")
+
+    with pytest.raises(NotFound, match=r"f is a file, not a directory with a commit"):
+        read_manifest(tmp_path / "f")
+    with pytest.raises(NotFound, match="g is not there"):
+        read_manifest(tmp_path / "g")

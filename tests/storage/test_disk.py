@@ -343,3 +343,42 @@ with disk.exclusive(Path(sys.argv[1]), purpose="writing"):
     assert held == [True, True]
     assert not disk.is_held(tmp_path / ".x.lock")
     assert not disk.is_held(tmp_path / ".absent.lock")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("cut"), FileNotFoundError(2, "no", "another.file")])
+def test_an_error_of_the_block_is_none_of_the_file(tmp_path: Path, error: OSError) -> None:
+    """What the block raises leaves as it is, though it is an OSError, and nothing stays."""
+
+    def fail() -> None:
+        with disk.atomic_file(tmp_path / "f") as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        fail()
+
+    assert caught.value is error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_met_at_the_end_is_no_space(tmp_path: Path) -> None:
+    """The buffer is written when the block has ended; that is said in our words too, and nothing stays."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from datakit.errors import NoSpace
+from datakit.storage import disk
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    with disk.atomic_file(Path(sys.argv[1]) / "f") as file:
+        file.write(b"x" * 1000)
+        print("buffered")
+except NoSpace as error:
+    print(error.subject)
+"""
+
+    said = run_code(code, tmp_path).split()
+
+    assert said == ["buffered", str(tmp_path / "f")]
+    assert list(tmp_path.iterdir()) == []

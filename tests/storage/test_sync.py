@@ -16,7 +16,7 @@ import pytest
 
 from datakit.data.digest import PART_BYTES
 from datakit.data.manifest import MANIFEST_NAME, Kind
-from datakit.errors import InputError, IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable
+from datakit.errors import InputError, IntegrityError, NoSpace, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, read_manifest, verify_commit
@@ -246,6 +246,45 @@ def test_from_store_to_store_through_a_verified_spool(bucket: str, s3: S3Server,
     assert (result.moved_files, again.up_to_date, str(again.requests)) == (4, True, "2 GET")
 
 
+def test_the_room_on_the_way_from_store_to_store_is_looked_at_first(
+    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One window of bytes lies on the local disk; without room for it nothing is asked for and nothing is put."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    monkeypatch.setattr(disk, "free_bytes", lambda _path: PART_BYTES)
+    faulty.log.clear()
+
+    with pytest.raises(NoSpace, match=r"16\.0 MiB on their way from store to store do not fit"):
+        sync(f"{faulty.url}/ds", f"{faulty.url}/copy")
+
+    assert not faulty.asked("GET", r"ds/a\.tar.*")
+    assert not faulty.asked("PUT")
+
+
+def test_a_folder_and_a_commit_in_it_are_not_written_at_once(tmp_path: Path) -> None:
+    """Whoever came first: the other is refused with the process that writes there, before it removes what arrives."""
+    make_commit(tmp_path / "chat" / "train", {"a": b"1"})
+    (tmp_path / "chat" / "raw").mkdir()
+    (tmp_path / "chat" / "raw" / "b.txt").write_bytes(b"2")
+    (tmp_path / "copy" / "train").mkdir(parents=True)
+    arriving = tmp_path / "copy" / "train" / ".a.0123abcd.part"
+    arriving.write_bytes(b"half")
+
+    for lock in ("train/.sync.lock", ".train.lock", "raw/.sync.lock"):
+        with (
+            disk.exclusive(tmp_path / "copy" / lock, purpose="writing"),
+            pytest.raises(Refused, match=f"process {os.getpid()} is already writing"),
+        ):
+            sync(tmp_path / "chat", tmp_path / "copy")
+    half = arriving.exists()
+    sync(tmp_path / "chat", tmp_path / "copy")
+
+    assert half
+    assert not arriving.exists()
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "chat")
+
+
 def test_from_disk_to_disk_needs_no_store(tmp_path: Path) -> None:
     """The shared file system to the local one, with the same promises."""
     manifest = make_commit(tmp_path / "hot" / "ds", MEMBERS)
@@ -434,7 +473,7 @@ def test_a_killed_download_fetches_only_the_missing_parts(faulty: FaultyServer, 
     faulty.faults = [Fault("stall", key="ds/a.tar", after=3)]
     process = start_code(SYNC, f"{faulty.url}/ds", tmp_path / "copy", 3)
     journal = None
-    while journal is None or journal.read_bytes().count(b"\n") < 4:
+    while journal is None or journal.read_bytes().count(b"\n") < 4 or len(faulty.asked("GET", "ds/a.tar")) < 4:
         journal = next(iter((tmp_path / "copy").glob("*.journal")), None)
         time.sleep(0.01)
     kill(process)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +223,34 @@ def test_pull_brings_the_newest_from_a_colder_place(run: Path, tmp_path: Path) -
     assert first[1]["result"]["pulled"] == "step-00000030"
     assert verify_commit(run / "checkpoints" / "step-00000030")
     assert (second[1]["result"]["pulled"], second[1]["result"]["newest"]) == (None, "step-00000030")
+
+
+def test_pull_replaces_a_damaged_one_by_the_whole_one(run: Path, tmp_path: Path) -> None:
+    """Damage that keeps a file's size is seen too; what was here is set aside, not deleted."""
+    shutil.copytree(run / "checkpoints", tmp_path / "cold")
+    damage(run / "checkpoints" / "step-00000030")
+
+    pulled = answer("ckpt", "pull", run, "--from", tmp_path / "cold")[1]["result"]
+
+    assert pulled["pulled"] == "step-00000030"
+    assert verify_commit(run / "checkpoints" / "step-00000030")
+    assert (run / "checkpoints" / "damaged-step-00000030" / "state.json").read_bytes() == b"??"
+
+
+def test_pull_checks_the_run_also_where_a_damaged_one_lies(run: Path, tmp_path: Path) -> None:
+    """Another run's checkpoint does not take the place of a damaged one of the same name: nothing changes here."""
+    lineage = {"schema": 1, "run": "other", "data": {"layout_digest": "d"}, "base_model": {"digest": "m"}}
+    with commit(tmp_path / "cold" / "step-00000030", kind="checkpoint", name="step-00000030") as staging:
+        staging.write("lineage.json", json.dumps(lineage).encode())
+    (run / "run.json").write_text(json.dumps({"name": "run", "identity": {}}))
+    damage(run / "checkpoints" / "step-00000030")
+    before = sorted(path.relative_to(run) for path in run.rglob("*"))
+
+    told = datakit("ckpt", "pull", run, "--from", tmp_path / "cold")
+
+    assert told.code == 3, told.stderr
+    assert "of another run: its run is other" in told.stderr
+    assert sorted(path.relative_to(run) for path in run.rglob("*")) == before
 
 
 def test_listing_needs_no_torch(run: Path) -> None:
