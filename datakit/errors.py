@@ -2,7 +2,7 @@
 
 Each error carries a `message` (what happened, the value, where), a `hint` (what to do next, a command if there is one)
 and the `subject` it is about. Each also subclasses the built-in that a caller would catch, and knows the exit code that
-the command line ends with (DESIGN.md section 6).
+the command line ends with (docs/errors.md).
 
     DatakitError                       1   failed
     ├── InputError        ValueError   1   what you named is there and cannot be used (empty, not JSON, duplicate keys)

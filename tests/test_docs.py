@@ -16,6 +16,7 @@ from support.docs import DOCS, Command, commands, generated, part_of, root_comma
 from support.house import ROOT
 
 COMMANDS = commands()
+OWN = Path(__file__)
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
@@ -189,3 +190,22 @@ def test_the_lock_pins_every_package_once_and_names_no_host(pyproject: dict[str,
 def normal(name: str) -> str:
     """A package's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+SOURCES = [
+    *(path for folder in ("datakit", "tests", "benchmarks", "pipelines") for path in (ROOT / folder).rglob("*.py")),
+    ROOT / "pyproject.toml",
+    ROOT / "Makefile",
+]
+
+
+def test_every_document_that_the_code_cites_is_in_the_repository() -> None:
+    """Somebody who reads "law 9 of docs/design.md" finds the page here, and the law in it."""
+    laws = set(re.findall(r"^(\d+)\. \*\*", (DOCS / "design.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        cited = re.findall(r"(?<![\w/.])((?:docs/)?[\w/-]*\b[A-Za-z][\w-]*\.md)\b", text) if path != OWN else []
+        assert [name for name in cited if not any((root / name).is_file() for root in (ROOT, DOCS))] == [], path
+        named = re.findall(r"\blaws? (\d+)(?: to (\d+))?\s+of\s+docs/design\.md", text)
+        assert {number for pair in named for number in pair if number} <= laws, path

@@ -13,7 +13,7 @@ from datakit import errors
 
 KINDS = [getattr(errors, name) for name in errors.__all__ if name != "MissingExtra"]
 
-# the table of DESIGN.md section 6, which scripts rely on, and the built-in that a caller would catch
+# the table of docs/errors.md, which scripts rely on, and the built-in that a caller would catch
 CONTRACT = {
     "DatakitError": (1, Exception),
     "InputError": (1, ValueError),

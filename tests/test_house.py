@@ -1,4 +1,4 @@
-"""The house stands as DESIGN.md section 2 draws it: one order of rooms, one door a library, nothing heavy at start."""
+"""The house stands as docs/design.md draws it: one order of rooms, one door a library, nothing heavy at start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datakit.cli.main import COMMANDS
 from support import house
 from support.cli import environment
 
-# One total order: a room imports only what stands before it. Wings in the order of DESIGN.md section 2, rooms of a wing
+# One total order: a room imports only what stands before it. Wings in the order of docs/design.md, rooms of a wing
 # in the order in which they need each other.
 ORDER = [
     "errors",

@@ -150,7 +150,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Datakit's arm has to be this many times as fast as another (DESIGN.md section 9)."""
+    """Datakit's arm has to be this many times as fast as another (docs/benchmarks.md)."""
 
     arm: str
     at_least: float

@@ -1,7 +1,7 @@
 """frame: what every command does in the same way.
 
 A command is a function with typer annotations whose body stands inside `with frame.run("pack", json=json) as session`.
-The frame builds the console, turns errors into one sentence and an exit code (DESIGN.md section 6), and prints the one
+The frame builds the console, turns errors into one sentence and an exit code (docs/errors.md), and prints the one
 JSON object of `--json` (docs/json.md). No command ends with a stack trace: not on an error of ours, not on Ctrl-C, not
 when the reader of a pipe leaves, not on a defect; for a defect the traceback is kept in a file that is named.
 `DATAKIT_DEBUG=1` prints every traceback.

@@ -1,8 +1,8 @@
 """loader: the batches of an epoch, in the dataset's order, from the consumed position on.
 
-Promises (laws 1 to 3 of DESIGN.md): over any world size, worker count, batch size and cut point an epoch delivers each
-sample exactly once and gives all ranks the same number of steps, what the tail drops or repeats is chosen by name; the
-state is a few integers, counts what was handed out and not what was fetched ahead, and costs the same to load anywhere.
+Promises (laws 1 to 3 of docs/design.md): over any world size, worker count, batch size and cut point an epoch delivers
+each sample exactly once and gives all ranks the same number of steps, what the tail drops or repeats is chosen by name;
+the state is a few integers, counts what was handed out and not what was fetched ahead, and costs the same anywhere.
 
 Workers get arrays of sample numbers and give back what `collate` made (torch tensors travel through shared memory).
 They ignore SIGHUP and SIGINT, and SIGTERM from anybody but the process that started them: the trainer decides when they

@@ -2,7 +2,7 @@
 
 Planning is pure and integer: the same keys and sizes in the same order give the same shards on any machine. In the
 stable layout no boundary depends on what lies far away, so a small change of the records changes few shards (law 5 of
-DESIGN.md); appended records change the last group alone, scattered ones as many shards as they hit.
+docs/design.md); appended records change the last group alone, scattered ones as many shards as they hit.
 
 Layouts. `stable`: in source order, a group ends at each sample whose key hash is the smallest within 1.5 shards' bytes
 to either side, which makes groups of about three shards; a group is dealt to its shards by ranges of the key hash; a

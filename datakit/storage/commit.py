@@ -36,7 +36,7 @@ LAST_NAME = f".{MANIFEST_NAME}.last"
 """Where the old manifest stands until the members that only it named are gone."""
 
 _VERIFIERS = min(16, os.cpu_count() or 1)
-"""Files verified at once, one a core, since sha256 leaves the GIL; 16 parts of 16 MiB are a sync's window too."""
+"""Files verified at once, one a core, since sha256 leaves the GIL; 16 buffers of 16 MiB are a sync's window too."""
 
 
 def lock_path(final: Path) -> Path:

@@ -33,8 +33,11 @@ from datakit.errors import DatakitError, NoSpace, NotAllowed, NotFound, Refused
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{8}")
 """Names of our temporary siblings: `.<name>.tmp-<8 hex>`."""
 
-READ_BYTES = 4 * 2**20
-"""Bytes read at once when a file is digested; from 1 MiB on, larger made no difference (measured 2026-11-30)."""
+READ_BYTES = 2**20
+"""Bytes read at once when a file is digested.
+
+256 MiB took 0.61 CPU seconds in pieces of 16 KiB, 0.55 of 256 KiB and of 1 MiB, 0.58 of 4 MiB (measured 2026-11-30).
+"""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -24,10 +24,17 @@ from datakit.storage.partial import Fetch, Inspector, Partial
 from datakit.storage.retry import Pace, PatientStore
 
 DAMAGE_TRIES = 3
-"""How often a part is asked for whose bytes are wrong: a bit flipped on the way comes right, one at rest does not."""
+"""How often a part is asked for whose bytes are wrong: a bit flipped on the way comes right, one at rest does not.
+
+TCP lets a wrong packet through in 16 million at the worst (Stone and Partridge, SIGCOMM 2000); 16 MiB are 11,500 of
+them, so a part arrives wrong by chance once in 1,400 times, and three times in a row once in 3 billion.
+"""
 
 STOP_WAIT_S = 3.0
-"""How long an interrupted transfer waits for requests under way; what they bring later goes nowhere visible."""
+"""How long an interrupted transfer waits for requests under way; what they bring later goes nowhere visible.
+
+A part of 16 MiB comes in that time at 45 Mbit/s; Kubernetes kills 30 s after its SIGTERM, and write-back wants 20.
+"""
 
 
 @dataclass(frozen=True, slots=True)

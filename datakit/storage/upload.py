@@ -25,7 +25,10 @@ MAX_PARTS = 10_000
 """Parts in a multipart upload (Amazon S3 limits)."""
 
 PART_CONNECTIONS = 4
-"""Parts of one file under way in an upload; several files go up at once besides."""
+"""Parts of one file under way in an upload; several files go up at once besides.
+
+S3 gives 85 to 90 MB/s to a request ("Performance design patterns for Amazon S3", Amazon): four fill a line of 3 Gbit/s.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """loop: batches to an adapter.
 
-Promises (law 9 of DESIGN.md): killed at any moment, any number of times, the same command ends with the same adapter,
-optimizer state and sequence of consumed samples, bit for bit, as the undisturbed run (on a CPU, or on the same kind of
-GPU in deterministic mode). What is not finite is never saved. Trouble with write-back never stops training and is never
-silent. A finished run that is started again only makes sure of what is there.
+Promises (law 9 of docs/design.md): killed at any moment, any number of times, the same command ends with the same
+adapter, optimizer state and sequence of consumed samples, bit for bit, as the undisturbed run (on a CPU, or on the same
+kind of GPU in deterministic mode). What is not finite is never saved. Trouble with write-back never stops training and
+is never silent. A finished run that is started again only makes sure of what is there.
 
 Does not decode data, draw, or talk to object storage: a process started for it does that (`upload`).
 """

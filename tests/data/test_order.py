@@ -1,4 +1,4 @@
-"""data/order: laws 1 to 3 of DESIGN.md, as arithmetic."""
+"""data/order: laws 1 to 3 of docs/design.md, as arithmetic."""
 
 from __future__ import annotations
 

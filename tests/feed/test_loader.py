@@ -1,4 +1,4 @@
-"""feed/loader: laws 1 to 3 of DESIGN.md on real shards, with 0, 1 and 2 workers."""
+"""feed/loader: laws 1 to 3 of docs/design.md on real shards, with 0, 1 and 2 workers."""
 
 from __future__ import annotations
 

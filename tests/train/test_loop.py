@@ -1,4 +1,4 @@
-"""train/loop: law 9 of DESIGN.md, killed equals uninterrupted, and how a training begins and ends."""
+"""train/loop: law 9 of docs/design.md, killed equals uninterrupted, and how a training begins and ends."""
 
 from __future__ import annotations
 
