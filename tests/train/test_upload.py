@@ -226,21 +226,23 @@ def test_the_command_kills_resumes_and_tells(tokens_dir: Path, base_dir: Path, t
 
 def test_sigterm_ends_the_command_with_75_and_ctrl_c_with_130(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
     """Both save first; no stack trace; the same command continues."""
-    for number, code in ((signal.SIGTERM, 75), (signal.SIGINT, 130)):
+    numbers = {75: signal.SIGTERM, 130: signal.SIGINT}
+    words = {code: command(tokens_dir, base_dir, tmp_path / str(code)) for code in numbers}
+    # both at once: most of their time is Python's, importing torch
+    processes = {code: start(*(10_000 if word == 6 else word for word in words[code])) for code in numbers}
+    for code, process in processes.items():
         run = tmp_path / str(code)
-        words = command(tokens_dir, base_dir, run)
-        long = tuple(10_000 if word == 6 else word for word in words)
-        process = start(*long)
         while process.poll() is None and not (run / "checkpoints" / "step-00000002").exists():
             time.sleep(0.02)
-        process.send_signal(number)
+        process.send_signal(numbers[code])
+    for code, process in processes.items():
         _, said = process.communicate(timeout=60)
 
         assert process.returncode == code, said
         assert "Traceback" not in said
         assert "the same command continues" in said
-        saved = max((run / "checkpoints").glob("step-*"))
-        rows = (run / "metrics.jsonl").read_text().splitlines()
+        saved = max((tmp_path / str(code) / "checkpoints").glob("step-*"))
+        rows = (tmp_path / str(code) / "metrics.jsonl").read_text().splitlines()
         assert json.loads(rows[-1])["step"] == int(saved.name.removeprefix("step-"))
 
 
