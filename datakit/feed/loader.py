@@ -11,6 +11,7 @@ end. Does not decode and does not mix datasets.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -316,11 +317,13 @@ def _begin_worker(worker: int) -> None:  # noqa: ARG001 -- torch passes the work
     # SIGTERM is also how torch and multiprocessing end workers that do not hear, at the latest at exit, and then they
     # wait for them: the kernel says who sent it
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_end_with, args=(os.getppid(),), name="datakit-worker-end", daemon=True).start()
+    trainer = multiprocessing.parent_process()  # not getppid: under `forkserver` that is another process
+    assert trainer is not None, "a worker has a parent"
+    threading.Thread(target=_end_with, args=(trainer.pid,), name="datakit-worker-end", daemon=True).start()
     torch.set_num_threads(1)
 
 
-def _end_with(trainer: int) -> None:
+def _end_with(trainer: int | None) -> None:
     """End this process at a SIGTERM from the trainer; take in those of others and do nothing."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
         pass
