@@ -1,22 +1,24 @@
-"""read: every sample of a packed dataset once, in order, one process, datakit against webdataset.
+"""read: every sample of a packed dataset once, in order, one process, datakit against webdataset, MDS and litdata.
 
-All arms read the very same shards (webdataset reads datakit's) and go through the same loop, which counts samples and
-bytes; in the warm-up run it digests every byte instead. The time is that of opening and reading, without the start of
-the interpreter, which would cover everything else.
+webdataset reads datakit's shards, MDS and litdata what their own writers made of the same files. All arms go through
+the same loop, which counts samples and bytes; in the warm-up run it digests every byte instead. The time is that of
+opening and reading, without the start of the interpreter, which would cover everything else.
 """
 
 from __future__ import annotations
 
 import mmap
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from frame.claim import Bench, Claim, Goal, Stage, Truth, Work, python_arm, run_arm
+from frame.claim import Bench, BenchError, Claim, Goal, Stage, Truth, Work, python_arm, run_arm
 from frame.payload import TruthTaker, pairs, truth_of_files
+from frame.standin import stand_in_for_torchvision
 
 NUM_PAIRS = {"quick": 5_000, "full": 50_000}
 
@@ -35,7 +37,32 @@ def stage(bench: Bench) -> Iterator[Stage]:
     places = bench.data / f"places-{num_pairs}.tsv"
     places.write_text("".join(_places(dataset)))
     text = f"{num_pairs:,} samples of .jpg (16 KiB) and .json (1 kB) in {len(shards_of(dataset))} shards"
-    yield Stage(dataset, expected, f"{text}, {expected.payload_bytes / 1e6:,.0f} MB", {"places": str(places)})
+    values = {"places": str(places), **{peer: str(_packed_by(peer, source, bench)) for peer in WRITERS}}
+    yield Stage(dataset, expected, f"{text}, {expected.payload_bytes / 1e6:,.0f} MB", values)
+
+
+WRITERS = {"mosaicml-streaming": "with_mds", "litdata": "with_litdata"}
+"""Peers that read formats of their own, and the arm of the claim `pack` that writes them."""
+
+
+def _packed_by(peer: str, source: Path, bench: Bench) -> Path:
+    """The pairs in a peer's own format, written once by its own writer."""
+    output = bench.data / f"{peer}-{source.name}"
+    if not (output / "done").exists():
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir()
+        errand = Work(source, output, {}, proof=False, python=bench.python_of(peer))
+        script = Path(__file__).with_name("pack.py")
+        done = subprocess.run(
+            [errand.python, script, WRITERS[peer], errand.to_json()], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise BenchError(f"{peer} could not write its own format:\n{done.stderr[-2000:]}")
+        for file in output.rglob("*"):
+            if file.is_file():
+                file.read_bytes()  # as warm as every other input
+        (output / "done").touch()
+    return output / "shards"
 
 
 def shards_of(dataset: Path) -> list[Path]:
@@ -120,6 +147,25 @@ def with_webdataset(work: Work) -> dict[str, Any]:
         return drain(((sample["__key__"], sample["jpg"], sample["json"]) for sample in dataset), work)
 
 
+def with_mds(work: Work) -> dict[str, Any]:
+    """The documented loop over a local folder."""
+    stand_in_for_torchvision()
+    from streaming import StreamingDataset
+
+    with work.timed():
+        dataset = StreamingDataset(local=work.values["mosaicml-streaming"], shuffle=False, batch_size=1)
+        return drain(((sample["key"], sample["jpg"], sample["json"]) for sample in dataset), work)
+
+
+def with_litdata(work: Work) -> dict[str, Any]:
+    """The documented loop over a local folder."""
+    from litdata import StreamingDataset
+
+    with work.timed():
+        dataset = StreamingDataset(work.values["litdata"])
+        return drain(((sample["key"], sample["jpg"], sample["json"]) for sample in dataset), work)
+
+
 DATAKIT_LIBRARIES = ("datakit", "pyarrow", "numpy", "google-crc32c")
 CLAIM = Claim(
     name="read",
@@ -141,14 +187,29 @@ CLAIM = Claim(
             libraries=("webdataset",),
             note="bytes copied out of the tar, no checks, no decoding",
         ),
+        python_arm(
+            with_mds,
+            name="MDS",
+            peer="mosaicml-streaming",
+            libraries=("mosaicml-streaming",),
+            note="StreamingDataset, its own format, no checks; its import of torchvision gets an empty stand-in",
+        ),
+        python_arm(
+            with_litdata,
+            name="litdata",
+            peer="litdata",
+            libraries=("litdata", "torch"),
+            note="StreamingDataset, its own format, no checks; views of a mapped file",
+        ),
     ),
     floor="raw mmap slices",
     reference="datakit",
     ratio_on="inner_s",
     unit="samples",
     check=check,
-    goals=(Goal("webdataset", 12.0),),
-    note="All arms read the same shards. Peak memory counts mapped pages of the shards, which are page cache.",
+    goals=(Goal("webdataset", 12.0), Goal("litdata", 1.0)),
+    note="MDS and litdata read what their own writers made of the same files, all others the same shards. Peak memory "
+    "counts mapped pages of the shards, which are page cache.",
 )
 
 if __name__ == "__main__":

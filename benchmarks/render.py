@@ -23,8 +23,10 @@ _MIB = 1024**2
 
 def section(result: Result) -> str:
     """One claim as a Markdown section: the sentence, the table, the verdicts, the small print."""
-    rows = [_HEADER, tuple("---" if n == 0 else "--:" for n in range(len(_HEADER)))]
-    rows += [_row(result, name) for name in (arm.name for arm in result.arms)]
+    header = ("arm", *result.shares) if result.shares else _HEADER
+    rows = [header, tuple("---" if n == 0 else "--:" for n in range(len(header)))]
+    row_of = _row_of_shares if result.shares else _row
+    rows += [row_of(result, arm.name) for arm in result.arms]
     blocks = [
         f"## {result.claim}",
         result.sentence,
@@ -70,6 +72,14 @@ def _row(result: Result, name: str) -> tuple[str, ...]:
     )
 
 
+def _row_of_shares(result: Result, name: str) -> tuple[str, ...]:
+    runs = [run.shares or {} for run in result.arm(name).runs]
+    if any(run != runs[0] for run in runs) or set(runs[0]) != set(result.shares):
+        wanted = ", ".join(result.shares)
+        raise BenchError(f"claim {result.claim}: arm {name} did not report {wanted}, the same in each run")
+    return (name, *(f"{100 * runs[0][share]:.1f} %" for share in result.shares))
+
+
 def _verdicts(result: Result) -> list[str]:
     lines = []
     for goal in result.goals:
@@ -89,9 +99,10 @@ def _small_print(result: Result) -> list[str]:
         f"output on {where['filesystem']}, Python {where['python']}, load {where['load_1min']} before the start"
     )
     repeats = len(result.arms[0].runs)
+    ratios = f"Ratios and rate: {on}, medians of {repeats} interleaved runs after a warm-up, lowest–highest in brackets"
     return [
         f"Input: {result.input} ({result.size}). Page cache {result.page_cache}.",
-        f"Ratios and rate: {on}, medians of {repeats} interleaved runs after a warm-up, lowest–highest in brackets.",
+        f"The same in {repeats} runs." if result.shares else f"{ratios}.",
         *([result.note] if result.note else []),
         *(f"{arm.name}: {arm.note}" for arm in result.arms if arm.note),
         f"Versions: {', '.join(versions)}.",

@@ -173,6 +173,8 @@ class Claim:
         goals: What has to be true.
         services: Peers that no arm is, but that the stage needs, such as a server.
         note: What a fair reader must know about the comparison as a whole.
+        shares: What arms report under `shares`, each a part of 1, where the claim is about bytes and not about time:
+            the table shows these columns, and no times.
     """
 
     name: str
@@ -187,6 +189,7 @@ class Claim:
     goals: tuple[Goal, ...] = ()
     services: tuple[str, ...] = ()
     note: str = ""
+    shares: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

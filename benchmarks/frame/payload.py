@@ -51,6 +51,19 @@ def blobs(home: Path, *, num_files: int, file_bytes: int) -> Path:
     return _made(home / f"blobs-{num_files}x{file_bytes}", make, recipe=f"blobs {num_files} {file_bytes} v1")
 
 
+def lines(home: Path, *, num_lines: int, line_bytes: int, edited: int | None = None) -> Path:
+    """A file of JSON lines of about so many bytes, each with an `id`; `edited` is the one whose text is another."""
+    name = f"lines-{num_lines}x{line_bytes}" + ("" if edited is None else f"-edited-{edited}")
+
+    def make(folder: Path) -> None:
+        with (folder / "lines.jsonl").open("wb") as out:
+            for number in range(num_lines):
+                text = Random(f"line {number}{' edited' if number == edited else ''}").randbytes(line_bytes // 2).hex()
+                out.write(b'{"id": "%08d", "text": "%s"}\n' % (number, text[: line_bytes - 32].encode()))
+
+    return _made(home / name, make, recipe=f"lines {num_lines} {line_bytes} {edited} v1") / "lines.jsonl"
+
+
 class TruthTaker:
     """Collects named payloads in any order: their number, their bytes, and a digest of the set.
 

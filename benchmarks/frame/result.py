@@ -33,6 +33,7 @@ class Run:
             itself); None for an arm that leaves no output.
         inner_s: The work alone as the arm timed it; None for an arm that cannot say.
         private_bytes: Resident memory at the end that is not a mapped file; None for an arm that cannot say.
+        shares: What the arm worked out, each a part of 1; None where the claim is about time.
     """
 
     wall_s: float
@@ -42,6 +43,7 @@ class Run:
     flush_s: float | None = None
     inner_s: float | None = None
     private_bytes: int | None = None
+    shares: Mapping[str, float] | None = None
 
     @property
     def cpu_s(self) -> float:
@@ -80,6 +82,7 @@ class Result:
     """A claim, tested.
 
     Attributes:
+        shares: Columns of the table, where the claim is about bytes and not about time.
         order: The arms in the order in which they ran, warm-up runs included.
         page_cache: What was in memory when an arm started, in words.
         expected: The truth that every run was checked against.
@@ -101,6 +104,7 @@ class Result:
     arms: tuple[ArmResult, ...]
     machine: Mapping[str, Any]
     commit: str
+    shares: tuple[str, ...] = ()
 
     def arm(self, name: str) -> ArmResult:
         """The results of an arm."""
@@ -125,8 +129,12 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The file's content, with medians and ratios for its readers."""
         fields = asdict(self)
+        if not self.shares:  # format 1 as it was before there were claims about bytes
+            del fields["shares"]
+            for run in (run for arm in fields["arms"] for run in arm["runs"]):
+                del run["shares"]
         for arm, written in zip(self.arms, fields["arms"], strict=True):
-            figures = {name: arm.spread(name) for name in Run.__dataclass_fields__}
+            figures = {name: arm.spread(name) for name in Run.__dataclass_fields__ if name != "shares"}
             written["summary"] = {name: asdict(spread) for name, spread in figures.items() if spread}
             written["summary"]["ratio_to_floor"] = round(self.ratio(arm.name, to=self.floor), 4)
             written["summary"]["ratio_to_datakit"] = round(self.ratio(arm.name, to=self.reference), 4)
@@ -147,8 +155,8 @@ class Result:
             for arm in content.pop("arms")
         )
         goals = tuple(Goal(**goal) for goal in content.pop("goals"))
-        order = tuple(content.pop("order"))
-        return cls(**{**content, "expected": Truth(**content["expected"])}, goals=goals, order=order, arms=arms)
+        tuples = {name: tuple(content.pop(name, ())) for name in ("order", "shares")}
+        return cls(**{**content, **tuples, "expected": Truth(**content["expected"])}, goals=goals, arms=arms)
 
 
 def write(result: Result, *, folder: Path) -> Path:

@@ -87,6 +87,7 @@ class Trial:
             arms=measured,
             machine=where.to_json(),
             commit=machine.git_commit(REPOSITORY),
+            shares=claim.shares,
         )
 
     def _turn(self, arm: Arm, *, claim: Claim, stage: Stage, scratch: Path, proof: bool) -> Run:
@@ -103,7 +104,7 @@ class Trial:
         flush_s = flush(output)
         check(arm, claim.check(output, report), expected=stage.expected, proof=proof)
         shutil.rmtree(output)
-        own = {name: report.get(name) for name in ("inner_s", "private_bytes")}
+        own = {name: report.get(name) for name in ("inner_s", "private_bytes", "shares")}
         return Run(**{**figures, **own, "flush_s": flush_s})
 
     def _tell(self, arm: Arm, run: Run, *, turn: int, ratio_on: str) -> None:

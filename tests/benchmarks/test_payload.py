@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frame.payload import TruthTaker, blobs, pairs, truth_of_files
+from frame.payload import TruthTaker, blobs, lines, pairs, truth_of_files
 
 
 def test_pairs_are_the_same_bytes_everywhere(tmp_path: Path) -> None:
@@ -32,6 +32,17 @@ def test_a_caption_is_about_a_kilobyte_of_json(tmp_path: Path) -> None:
 
     assert json.loads(content)["id"] == "00000000"
     assert 900 <= len(content) <= 1100
+
+
+def test_lines_are_json_of_their_size_and_an_edit_changes_one(tmp_path: Path) -> None:
+    """Each has an id and the size asked for; the edited file differs in the one line; the bytes are fixed."""
+    plain = lines(tmp_path, num_lines=5, line_bytes=200).read_bytes().splitlines()
+    edited = lines(tmp_path, num_lines=5, line_bytes=200, edited=3).read_bytes().splitlines()
+
+    assert [json.loads(line)["id"] for line in plain] == [f"{number:08d}" for number in range(5)]
+    assert {len(line) for line in plain + edited} == {198}
+    assert [one == other for one, other in zip(plain, edited, strict=True)] == [True, True, True, False, True]
+    assert hashlib.sha256(b"".join(plain)).hexdigest()[:16] == "1b343c42f19a72c0"
 
 
 def test_blobs_have_the_size_that_was_asked_for(tmp_path: Path) -> None:

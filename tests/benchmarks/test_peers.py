@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,29 @@ def test_an_unknown_peer_is_named() -> None:
     """The message says where peers are listed."""
     with pytest.raises(BenchError, match=r"no peer is called rsync; add it to benchmarks/peers\.py"):
         peers.peer_named("rsync")
+
+
+def test_a_closure_installs_nothing_but_itself(tmp_path: Path) -> None:
+    """What a package declares beside the pinned releases is left out; without a closure it is looked for, in vain."""
+    wheel = _wheel(tmp_path)
+
+    assert peers.install(peers.Peer("alone", (str(wheel),), closure=True), envs=tmp_path)
+    with pytest.raises(BenchError, match="peer greedy could not be installed"):
+        peers.install(peers.Peer("greedy", ("--no-index", str(wheel))), envs=tmp_path)
+
+    assert peers.versions_of(peers.Peer("alone", ()), envs=tmp_path) == {"small": "1.0"}
+
+
+def _wheel(folder: Path) -> Path:
+    """A wheel of nothing that declares a dependency (the binary distribution format of PyPA)."""
+    path = folder / "small-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = "small-1.0.dist-info"
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.0\nRequires-Dist: no-such-peer==1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path

@@ -52,6 +52,23 @@ def test_a_missed_goal_is_published() -> None:
     assert "- datakit is 0.50 times as fast as floor (goal at least 3): **missed**." in text
 
 
+def test_shares_stand_instead_of_times() -> None:
+    """A claim about bytes shows the columns that it names, and no time."""
+    shares = {"appended": 0.0512, "edited": 1.0}
+    text = render.section(a_result(shares=tuple(shares), run_shares=shares))
+
+    assert "| arm | appended | edited |" in text
+    assert "| datakit | 5.1 % | 100.0 % |" in text
+    assert "The same in 3 runs." in text
+    assert " s (" not in text
+
+
+def test_shares_that_are_missing_or_vary_are_no_result() -> None:
+    """A column that an arm did not report is not left empty."""
+    with pytest.raises(BenchError, match="did not report appended, the same in each run"):
+        render.section(a_result(shares=("appended",), run_shares={"edited": 1.0}))
+
+
 def test_uncommitted_changes_are_said() -> None:
     """A figure of a tree that nobody else can check out says so."""
     assert "commit 0123456789ab with uncommitted changes." in render.section(

@@ -19,11 +19,12 @@ def a_run(wall_s: float, **fields: Any) -> Run:
     )
 
 
-def a_result(**fields: Any) -> Result:
+def a_result(*, run_shares: dict[str, float] | None = None, **fields: Any) -> Result:
     """Two arms: the floor takes 1 s, datakit 2 s (medians of three)."""
+    floor, datakit = ([a_run(s, shares=run_shares) for s in times] for times in ((1.5, 1.0, 0.9), (2.0, 7.0, 1.0)))
     arms = (
-        ArmResult("floor", {"cp": "9.1"}, "copies", (a_run(1.5), a_run(1.0), a_run(0.9))),
-        ArmResult("datakit", {"datakit": "0.1.0"}, "", (a_run(2.0), a_run(7.0), a_run(1.0))),
+        ArmResult("floor", {"cp": "9.1"}, "copies", tuple(floor)),
+        ArmResult("datakit", {"datakit": "0.1.0"}, "", tuple(datakit)),
     )
     machine = {"cpu": "a cpu", "cores": 2, "memory_bytes": 8 << 30, "kernel": "Linux 6", "filesystem": "ext4"}
     settings: dict[str, Any] = {
@@ -89,6 +90,16 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert path.name == "copy.json"
     assert content["arms"][1]["summary"]["wall_s"] == {"median": 2.0, "low": 1.0, "high": 7.0}
     assert content["arms"][1]["summary"]["ratio_to_floor"] == 2.0
+
+
+def test_shares_survive_the_file(tmp_path: Path) -> None:
+    """A claim about bytes is written with its columns and what each run worked out."""
+    result = a_result(shares=("edited",), run_shares={"edited": 0.25})
+
+    path = write(result, folder=tmp_path)
+
+    assert read_all(tmp_path) == [result]
+    assert json.loads(path.read_text())["arms"][0]["runs"][0]["shares"] == {"edited": 0.25}
 
 
 def test_the_schema_is_the_one_of_format_1() -> None:
