@@ -122,9 +122,9 @@ def _entry(block: bytes, attributes: dict[str, str], *, start: int, at: int) -> 
 
 def _check_sum(block: bytes, at: int) -> None:
     stored = _octal(block[148:156])
-    rest = block[:148] + b" " * 8 + block[156:]
+    total = sum(block) - sum(block[148:156]) + 8 * ord(" ")  # its own field counts as spaces
     # POSIX counts bytes unsigned; some old tars counted them signed
-    if stored not in (sum(rest), sum(byte - 256 if byte > 127 else byte for byte in rest)):
+    if stored != total and stored != total - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
         raise IntegrityError(f"the header at byte {at} does not match its checksum", subject=at)
 
 
@@ -181,7 +181,7 @@ def _octal(field: bytes) -> int | None:
     text = field.partition(b"\0")[0].strip(b" ")
     if not text:
         return 0
-    return int(text, 8) if all(byte in b"01234567" for byte in text) else None
+    return int(text, 8) if not text.strip(b"01234567") else None
 
 
 def _text(data: bytes, at: int) -> str:
