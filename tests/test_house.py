@@ -20,6 +20,7 @@ ORDER = [
     "units",
     "events",
     "data/digest",
+    "data/flips",
     "data/keys",
     "data/stems",
     "data/shard",

@@ -1,10 +1,11 @@
 """damage: what is wrong with the bytes of a shard: which sample, which byte.
 
 The index says what should stand at each byte: a header is known from name and size, padding and the end are zeros, a
-part has its crc32c, a line of a bundle ends with a newline. Bytes are asked for by range and pass by in order, so a
-shard of any size takes no memory, and one in object storage costs a request for each stretch that is damaged. A tar
-that others wrote (`reindex`) has contents that are known and headers that are not; there the headers' own checksums
-tell. Python's `tarfile`, and so every reader built on it, stops silently at most such damage.
+part has its crc32c (from which a single flipped bit can be named, see `flips`), a line of a bundle ends with a newline.
+Bytes are asked for by range and pass by in order, so a shard of any size takes no memory, and one in object storage
+costs a request for each stretch that is damaged. A tar that others wrote (`reindex`) has contents that are known and
+headers that are not; there the headers' own checksums tell. Python's `tarfile`, and so every reader built on it, stops
+silently at most such damage.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from datakit.data.archive import entries
 from datakit.data.digest import PART_BYTES, Buffer, FileEntry, crc32c
+from datakit.data.flips import flipped_bit
 from datakit.data.keys import split_name
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, Part, Row, first_difference, header
 from datakit.errors import InputError, IntegrityError
@@ -38,7 +40,8 @@ class Finding:
         problem: What is wrong with it.
         sample: Key of the sample that is hit, where there is one.
         part: Its part.
-        byte: Position in the file of the first wrong byte, or of the part that holds it.
+        byte: Position in the file of the first wrong byte; of the part that holds it, where only a checksum is known of
+            that part and more than one bit of it is wrong.
     """
 
     file: str
@@ -219,11 +222,7 @@ def _look(suspect: Suspect, member: _Member, tape: _Tape) -> Iterator[Finding]:
         actual, zeros = tape.crc(place.size)
         blank = blank and zeros
         if actual != place.crc32c:
-            problem = (
-                f"part {part} of sample {key} (bytes {place.offset} to {place.offset + place.size}) has crc32c "
-                f"{actual:08x}, the index says {place.crc32c:08x}"
-            )
-            found.append(suspect.finding(problem, place.offset, key, part))
+            found.append(_wrong_content(suspect, key, part, place, actual))
         if member.bundled:
             at, newline = tape.at, tape.take(1)
             blank = blank and newline == b"\0"
@@ -238,6 +237,19 @@ def _look(suspect: Suspect, member: _Member, tape: _Tape) -> Iterator[Finding]:
         problem = f"bytes {member.start} to {member.stop} are zeros where {member.name} should be"
         found = [suspect.finding(problem, member.start, *member.contents[0][:2])]
     yield from found
+
+
+def _wrong_content(suspect: Suspect, key: str, part: str, place: Part, actual: int) -> Finding:
+    """A part with another checksum; by its byte, where one flipped bit explains it."""
+    what = f"part {part} of sample {key} (bytes {place.offset} to {place.offset + place.size})"
+    problem = f"{what} has crc32c {actual:08x}, the index says {place.crc32c:08x}"
+    flip = flipped_bit(place.size, found=actual, expected=place.crc32c)
+    if flip is None:
+        return suspect.finding(problem, place.offset, key, part)
+    at = place.offset + flip[0]
+    byte = _Tape(suspect.stream(at, at + 1), at).take(1)[0]
+    problem += f": one bit of byte {at} is flipped, {byte:#04x} should be {byte ^ 1 << flip[1]:#04x}"
+    return suspect.finding(problem, at, key, part)
 
 
 def _look_at_end(suspect: Suspect, end: int) -> Iterator[Finding]:

@@ -210,6 +210,24 @@ def test_a_shard_whose_checksums_all_agree_is_named_by_its_sha256(large: Large) 
     assert found == Finding("s.tar", f"it has another sha256 than the manifest says ({'0' * 64})")
 
 
+@given(BOTH.filter(lambda made: bool(made[0])), st.data())
+def test_a_flipped_bit_anywhere_is_named_by_its_byte(
+    made: tuple[list[Sample], int | None], data: st.DataObject
+) -> None:
+    """In a content too, of which only a checksum is known: the checksum of the damage tells its place."""
+    samples, bundle = made
+    whole, rows = shard_of(samples, bundle=bundle)
+    at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+    changed = bytearray(whole)
+    changed[at] ^= 1 << bit
+
+    (found,) = damage(suspect(whole, bytes(changed), bundle=bundle), rows)
+
+    assert found.byte == at
+    assert f"byte {at}" in found.problem
+    assert f"{changed[at]:#04x}" in found.problem or at >= len(whole) - 1024
+
+
 def test_a_lost_bundle_counts_its_lines() -> None:
     """A cut inside a bundle loses the lines from there on, and says at which bytes the first should be."""
     samples = [Sample(f"k{number}", {"json": b"x" * 100}) for number in range(10)]

@@ -113,7 +113,7 @@ def test_a_hole_of_zeros_is_found(damaged: Damaged) -> None:
 
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_of_a_payload_is_found(damaged: Damaged, bit: int) -> None:
-    """The part is named, with the bytes it fills and both checksums; tarfile reads on without a word."""
+    """Part and byte are named, with the bytes it fills and both checksums; tarfile reads on without a word."""
     row = damaged.rows[5]
     place = row.parts["jpg"]
     data = bytearray(damaged.whole)
@@ -122,7 +122,9 @@ def test_a_flipped_bit_of_a_payload_is_found(damaged: Damaged, bit: int) -> None
     findings = damaged.findings(bytes(data))
 
     assert len(damaged.tarfile_names()) == 2 * len(damaged.rows)
-    assert [(f.sample, f.part, f.byte) for f in findings] == [(row.key, "jpg", place.offset)]
+    at = place.offset + place.size - 1
+    assert [(f.sample, f.part, f.byte) for f in findings] == [(row.key, "jpg", at)]
+    assert f"one bit of byte {at} is flipped, {data[at]:#04x} should be {damaged.whole[at]:#04x}" in findings[0].problem
     assert f"bytes {place.offset} to {place.offset + place.size}" in findings[0].problem
     assert f"the index says {place.crc32c:08x}" in findings[0].problem
 

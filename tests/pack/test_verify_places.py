@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from datakit.data.shard import BLOCK_BYTES, Sample
 from datakit.errors import DatakitError, IntegrityError, NotAllowed, Refused
 from datakit.events import Caution, Event
 from datakit.pack import verify as room
+from datakit.pack.reindex import reindex
 from datakit.pack.verify import VerifyReport, verify
 from datakit.storage import commit as commits
 from datakit.storage.commit import commit, read_manifest
@@ -23,6 +25,8 @@ from support.commits import noise
 from support.datasets import lines, make_dataset, publish
 from support.faulty import Fault, FaultyServer, faulty_server
 from support.packing import raw_lines, small_pack, write_lines, write_pairs
+from support.tars import files_of, write_tar
+from support.tars import pairs as pairs_of_files
 
 
 @pytest.fixture
@@ -263,6 +267,31 @@ def test_a_damaged_index_of_a_url_is_found(bundled: Path, faulty: FaultyServer) 
 
     assert finding.file == shard.index_name
     assert "the manifest says" in finding.problem
+
+
+def test_tars_of_others_are_verified_in_a_bucket(tmp_path: Path, faulty: FaultyServer) -> None:
+    """Folders of them too: contents by the index, headers by their own checksums, the rest by the file's."""
+    write_tar(tmp_path / "t" / "sub" / "a.tar", files_of(pairs_of_files(range(30))), kind=tarfile.PAX_FORMAT)
+    reindex(tmp_path / "t", workers=1)
+    url = publish(tmp_path / "t", faulty, "data/t")
+    key = "data/t/sub/a.tar"
+    whole = faulty.objects[key][0]
+    place = whole.index(pairs_of_files([7])[0].parts["jpg"])
+    found = {}
+
+    for what, at in (("none", None), ("content", place), ("header", place - 512), ("padding", len(whole) - 1)):
+        data = bytearray(whole)
+        if at is not None:
+            data[at] ^= 4
+        change(faulty, key, bytes(data))
+        found[what] = told(verify(url))
+
+    assert found == {
+        "none": [],
+        "content": [("sub/a.tar", "img-0007", "jpg", place)],
+        "header": [("sub/a.tar", "img-0007", "jpg", place - 512)],
+        "padding": [("sub/a.tar", None, None, found["padding"][0][3])],
+    }
 
 
 def test_side_files_are_compared_too(tmp_path: Path, faulty: FaultyServer) -> None:
