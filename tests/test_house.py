@@ -93,6 +93,7 @@ ORDER = [
     "pack/tasks",
     "pack/work",
     "pack/foreign",
+    "pack/beside",
     "pack/reindex",
     "pack/damage",
     "pack/verify",

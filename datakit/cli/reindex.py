@@ -16,6 +16,9 @@ Destination = Annotated[
     str | None, typer.Argument(metavar="[DEST]", help="Where the dataset will be.  [default: SRC itself]")
 ]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="The dataset's name.  [default: the last step]")]
+Keys = Annotated[
+    str, typer.Option(metavar="RULE", help="plain, or tar: put the tar's name before each key, where tars number anew.")
+]
 Index = Annotated[list[str] | None, typer.Option(metavar="READER", help="Also write side files: energon, dali.")]
 Workers = Annotated[int | None, typer.Option(metavar="N", help="Processes; the bytes do not depend on it.")]
 
@@ -28,6 +31,7 @@ def register(app: typer.Typer) -> None:
         src: Source,
         dest: Destination = None,
         name: Name = None,
+        keys: Keys = "plain",
         index: Index = None,
         workers: Workers = None,
         dry_run: frame.DryRunOption = False,
@@ -45,6 +49,7 @@ def register(app: typer.Typer) -> None:
                 src,
                 dest,
                 name=name,
+                keys=keys,  # type: ignore[arg-type]  # it says itself which there are
                 readers=tuple(index or ()),  # type: ignore[arg-type]  # it says itself which there are
                 workers=workers,
                 on_event=session.on_event,

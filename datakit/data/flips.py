@@ -60,8 +60,9 @@ def _exponent(power: int, *, least: int, most: int) -> int | None:
     reached, giant = least - 1, _to_the(least - 1)
     while reached < most:
         reached, giant = reached + stride, _product(giant, leap)  # x**reached
-        if (back := babies.get(giant)) is not None and reached - back <= most:
-            return reached - back
+        steps_back = babies.get(giant)
+        if steps_back is not None and reached - steps_back <= most:
+            return reached - steps_back
     return None
 
 

@@ -44,11 +44,19 @@ _SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
 
 @dataclass(frozen=True, slots=True)
 class Tar:
-    """A task: a tar and where the bytes of its index go; None writes none."""
+    """A task.
+
+    Attributes:
+        path: The tar.
+        name: Its name in the dataset.
+        index_path: Where its index is written; None writes none.
+        prefix: What stands before each key, for tars whose keys begin anew in each.
+    """
 
     path: Path
     name: str
     index_path: Path | None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ def index_tar(tar: Tar) -> Indexed:
     """
     before = _stamp(tar.path)
     data = map_file(tar.path)
-    reading = _Reading(tar.name, data)
+    reading = _Reading(tar.name, data, prefix=tar.prefix)
     try:
         reading.run()
     finally:
@@ -118,8 +126,9 @@ def compressed(data: memoryview) -> str | None:
 class _Reading:
     """A tar while it passes by."""
 
-    def __init__(self, name: str, data: memoryview) -> None:
+    def __init__(self, name: str, data: memoryview, *, prefix: str) -> None:
         self.name = name
+        self._prefix = prefix
         self.digester = Digester()
         self.troubles: list[Trouble] = []
         self.skipped: Counter[str] = Counter()
@@ -165,7 +174,10 @@ class _Reading:
         """A row for each sample, in the order in which samples begin."""
         for key in self.scattered:
             self._digests[key] = self._digest(key)
-        return [Row(key, self._digests[key], dict(sorted(parts.items()))) for key, parts in self._parts.items()]
+        return [
+            Row(self._prefix + key, self._digests[key], dict(sorted(parts.items())))
+            for key, parts in self._parts.items()
+        ]
 
     def _take(self, entry: Entry) -> None:
         where = f"{self.name}: {entry.name}"

@@ -21,14 +21,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from datakit.data.digest import Buffer, Digester, FileEntry
+from datakit.data.digest import Digester, FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest, layout_digest
-from datakit.errors import DatakitError, InputError, NotFound, Refused
+from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine, cores
 from datakit.pack.foreign import Indexed, Tar, index_tar
 from datakit.pack.scan import local_directory
@@ -42,7 +44,9 @@ TAR = ".tar"
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 
 PACK = {"foreign": True}
-"""What stands in the manifest for the settings of a pack."""
+"""What stands in the manifest for the settings of a pack; with the rule for keys where that is not the plain one."""
+
+Keys: TypeAlias = Literal["plain", "tar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ def reindex(
     dest: str | Path | None = None,
     *,
     name: str | None = None,
+    keys: Keys = "plain",
     readers: Sequence[Reader] = (),
     workers: int | None = None,
     on_event: OnEvent = ignore,
@@ -94,6 +99,7 @@ def reindex(
         src: Their directory; folders below it count.
         dest: Where the dataset will be, with hard links to the tars; None makes `src` itself one.
         name: Its name; the directory's when not given.
+        keys: `plain` takes them as they are; `tar` puts the tar's name and a slash before each, where tars number anew.
         readers: Write side files for these too: `energon`, `dali`.
         workers: Processes; all cores when not given. The bytes do not depend on it.
         on_event: Told how far it is, and what other readers will see otherwise.
@@ -110,9 +116,11 @@ def reindex(
     """
     shown = local_directory(src if dest is None else dest, verb="reindex")
     root, final = local_directory(src, verb="reindex").absolute(), shown.absolute()
+    if keys not in get_args(Keys):
+        raise UsageError(f"keys can be plain or tar, not {keys!r}", hint="Write --keys tar", subject="keys")
     names = _tars(root)
     _check_place(root, final, names)
-    plan = _Plan(root, final, shown, name or final.name, tuple(names), tuple(readers), workers or cores())
+    plan = _Plan(root, final, shown, name or final.name, keys, tuple(names), tuple(readers), workers or cores())
     if dry_run:
         return _result(plan, list(_read(plan, scratch=None, on_event=on_event)), None, on_event)
     if final != root:
@@ -128,6 +136,7 @@ class _Plan:
     final: Path
     shown: Path
     name: str
+    keys: Keys
     names: tuple[str, ...]
     readers: tuple[Reader, ...]
     workers: int
@@ -185,7 +194,15 @@ def _read(plan: _Plan, *, scratch: Callable[[str], Path] | None, on_event: OnEve
     total = sum((plan.root / name).stat().st_size for name in plan.names)
     done = 0
     troubles: list[Trouble] = []
-    tasks = [Tar(plan.root / name, name, None if scratch is None else scratch(name)) for name in plan.names]
+    tasks = [
+        Tar(
+            path=plan.root / name,
+            name=name,
+            index_path=None if scratch is None else scratch(name),
+            prefix=f"{name.removesuffix(TAR)}/" if plan.keys == "tar" else "",
+        )
+        for name in plan.names
+    ]
     with Engine(min(plan.workers, len(tasks)), rooms=("datakit.pack.foreign",)) as engine:
         for indexed in engine.map(index_tar, tasks):
             done += indexed.shard.bytes
@@ -210,11 +227,11 @@ def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
 
 def _in_place(plan: _Plan, on_event: OnEvent) -> ReindexResult:
     """Everything under temporary names, a marker that names it all, the names, and last the manifest."""
-    beside = _Beside(plan.final)
+    beside = Beside(plan.final)
     try:
         several = list(_read(plan, scratch=beside.place, on_event=on_event))
         _check_keys(plan, several, beside.place)
-        contents = _describe(several)
+        contents = _describe(plan, several)
         about = contents.to_about() | _side_files(plan, contents, beside.open, beside.place)
         members = [*beside.entries, *(entry for one in several for entry in (one.shard, one.index))]
         manifest = Manifest("dataset", plan.name, tuple(members), about)
@@ -252,7 +269,7 @@ def _into_commit(plan: _Plan, on_event: OnEvent) -> ReindexResult:
             _bring(plan.root / indexed.shard.name, staging.path / indexed.shard.name, indexed.shard)
             staging.adopt(indexed.shard)
             staging.adopt(indexed.index)
-        contents = _describe(several)
+        contents = _describe(plan, several)
         staging.about.update(
             contents.to_about()
             | _side_files(plan, contents, staging.open, lambda name: staging.path / index_name(name))
@@ -295,10 +312,14 @@ def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[s
             owners.setdefault(keys[row], []).append(indexed.shard.name)
     shared = {key: tars for key, tars in owners.items() if len(tars) > 1}
     if shared:
-        raise _refusal(plan.root, [Trouble(f"sample {key}", f"in {', '.join(tars)}") for key, tars in shared.items()])
+        message = listing([f"{key} (in {', '.join(tars)})" for key, tars in shared.items()], "sample")
+        hint = f"Tell them apart by their tars: datakit reindex {plan.root} --keys tar"
+        raise InputError(
+            f"{plan.root} has keys that stand for several samples: {message}", hint=hint, subject=[*shared]
+        )
 
 
-def _describe(several: Sequence[Indexed]) -> Contents:
+def _describe(plan: _Plan, several: Sequence[Indexed]) -> Contents:
     totals = Totals.sum([indexed.totals for indexed in several])
     return Contents(
         content_digest=content_digest([totals.terms]),
@@ -307,7 +328,7 @@ def _describe(several: Sequence[Indexed]) -> Contents:
         payload_bytes=totals.payload_bytes,
         parts=dict(sorted(totals.parts.items())),
         shards=tuple(ShardEntry(one.shard.name, one.totals.samples, one.index.name) for one in several),
-        pack=PACK,
+        pack=PACK if plan.keys == "plain" else {**PACK, "keys": plan.keys},
     )
 
 
@@ -322,53 +343,8 @@ def _side_files(plan: _Plan, contents: Contents, write: Opener, index_path: Call
     return {"derived": sorted(derived)} if derived else {}
 
 
-class _Beside:
-    """New files of a directory under temporary names, until all of them get their own."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._waiting: dict[Path, Path] = {}
-        self.entries: list[FileEntry] = []
-
-    def place(self, shard: str) -> Path:
-        """Where the index of a tar waits."""
-        final = self._root / index_name(shard)
-        return self._waiting.setdefault(final, disk.temporary(final))
-
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[Callable[[Buffer], object]]:
-        """As `Staging.open`."""
-        final = self._root / name
-        disk.make_dirs(final.parent)
-        path = self._waiting.setdefault(final, disk.temporary(final))
-        digester = Digester()
-        with disk.at_door(path), path.open("xb") as file:
-
-            def write(data: Buffer) -> None:
-                digester.update(data)
-                file.write(data)
-
-            yield write
-            file.flush()
-            os.fsync(file.fileno())
-        self.entries.append(digester.finish(name))
-
-    def settle(self) -> None:
-        """Give every file its name."""
-        for final, path in self._waiting.items():
-            with disk.at_door(final):
-                os.replace(path, final)
-        for folder in {final.parent for final in self._waiting}:
-            disk.fsync_dir(folder)
-
-    def clear(self) -> None:
-        """Remove what still waits."""
-        for path in self._waiting.values():
-            path.unlink(missing_ok=True)
-
-
 def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, on_event: OnEvent) -> ReindexResult:
-    contents = _describe(several)
+    contents = _describe(plan, several)
     skipped: Counter[str] = Counter()
     for indexed in several:
         skipped.update(indexed.skipped)

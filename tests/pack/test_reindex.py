@@ -225,11 +225,31 @@ def test_a_key_in_two_tars_is_refused(tars: Path) -> None:
     """Numbers that begin anew in each tar: no sample could be found by its key."""
     write_tar(tars / "003.tar", files_of(pairs([3, 99])))
 
-    with pytest.raises(InputError, match=r"sample img-0003: in 000\.tar, 003\.tar"):
+    with pytest.raises(InputError, match=r"1 sample \(img-0003 \(in 000\.tar, 003\.tar\)\)") as caught:
         reindex(tars, workers=1)
 
+    assert caught.value.hint == f"Tell them apart by their tars: datakit reindex {tars} --keys tar"
     assert not (tars / MANIFEST_NAME).exists()
     assert list(tars.glob("*.arrow")) == []
+
+
+def test_tars_that_number_anew_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    """`--keys tar`: each key is the tar's name, a slash, and what it is in the tar; the tars stay as they are."""
+    for name in ("000", "more/001"):
+        write_webdataset(tmp_path / "t" / f"{name}.tar", pairs(range(5)))
+    before = contents(tmp_path / "t")
+
+    reindex(tmp_path / "t", keys="tar", readers=["energon"], workers=1)
+
+    assert [item.key for item in read_back(tmp_path / "t")] == [
+        f"{name}/img-{n:04d}" for name in ("000", "more/001") for n in range(5)
+    ]
+    assert cat(tmp_path / "t", "more/001/img-0003.cls") == b"3"
+    assert verify(tmp_path / "t").findings == ()
+    assert dict(read_manifest(tmp_path / "t").contents.pack) == {"foreign": True, "keys": "tar"}
+    assert {name: data for name, data in contents(tmp_path / "t").items() if name in before} == before
+    with pytest.raises(UsageError, match="keys can be plain or tar, not 'folder'"):
+        reindex(tmp_path / "t", keys="folder")  # type: ignore[arg-type]  # the point
 
 
 def test_compressed_tars_are_named_before_anything_is_read(tars: Path) -> None:
