@@ -168,6 +168,32 @@ class Index:
         """Tokens of each row's sample, or None where no sample is tokenized."""
         return self._numbers("tokens", np.dtype(np.int32)) if "tokens" in self._table.schema.names else None
 
+    def row_of_byte(self, data: Buffer, byte: int) -> int | None:
+        """The row that a byte of the index's file belongs to; None for what belongs to all, such as names of columns.
+
+        Args:
+            data: The buffer that the index was read from, whole and undamaged.
+            byte: Position in it.
+        """
+        import pyarrow as pa
+
+        address, last = pa.py_buffer(data).address + byte, len(self) - 1
+        for name in self._table.schema.names if len(self) else ():
+            column = self._column(name)
+            valid, values, texts = (*column.buffers(), None)[:3]
+            for buffer in (valid, values, texts):
+                if buffer is None or not buffer.address <= address < buffer.address + buffer.size:
+                    continue
+                at = int(address - buffer.address)
+                if buffer is valid:  # a bit a row
+                    return min(at * 8, last)
+                if buffer is texts:
+                    ends = np.frombuffer(values, np.int32, count=len(self) + 1)[1:]
+                    return min(int(np.searchsorted(ends, at, side="right")), last)
+                width = 4 if texts is not None else int(column.type.bit_width) // 8  # of texts, values are offsets
+                return min(at // width, last)
+        return None
+
     def find(self, key: str) -> int | None:
         """The row of a key, or None."""
         import pyarrow as pa

@@ -124,7 +124,9 @@ def wrong_parts(suspect: Suspect) -> Iterator[Finding]:
         stop = min(start + PART_BYTES, entry.bytes)
         actual = _Tape(suspect.stream(start, stop), start).crc(stop - start)[0]
         problem = f"bytes {start} to {stop} have crc32c {actual:08x}, the manifest says {entry.crc32c[number]}"
-        yield suspect.finding(problem, start)
+        flip = _flip(suspect, start, stop - start, found=actual, expected=int(entry.crc32c[number], 16))
+        at, said = flip if flip is not None else (start, "")
+        yield suspect.finding(problem + said, at)
     if not suspect.wrong_parts:
         yield Finding(entry.name, f"it has another sha256 than the manifest says ({entry.sha256})")
 
@@ -243,13 +245,19 @@ def _wrong_content(suspect: Suspect, key: str, part: str, place: Part, actual: i
     """A part with another checksum; by its byte, where one flipped bit explains it."""
     what = f"part {part} of sample {key} (bytes {place.offset} to {place.offset + place.size})"
     problem = f"{what} has crc32c {actual:08x}, the index says {place.crc32c:08x}"
-    flip = flipped_bit(place.size, found=actual, expected=place.crc32c)
+    flip = _flip(suspect, place.offset, place.size, found=actual, expected=place.crc32c)
+    at, said = flip if flip is not None else (place.offset, "")
+    return suspect.finding(problem + said, at, key, part)
+
+
+def _flip(suspect: Suspect, start: int, size: int, *, found: int, expected: int) -> tuple[int, str] | None:
+    """The byte of which one bit is flipped, and how to say it; None where that does not explain two checksums."""
+    flip = flipped_bit(size, found=found, expected=expected)
     if flip is None:
-        return suspect.finding(problem, place.offset, key, part)
-    at = place.offset + flip[0]
+        return None
+    at = start + flip[0]
     byte = _Tape(suspect.stream(at, at + 1), at).take(1)[0]
-    problem += f": one bit of byte {at} is flipped, {byte:#04x} should be {byte ^ 1 << flip[1]:#04x}"
-    return suspect.finding(problem, at, key, part)
+    return at, f": one bit of byte {at} is flipped, {byte:#04x} should be {byte ^ 1 << flip[1]:#04x}"
 
 
 def _look_at_end(suspect: Suspect, end: int) -> Iterator[Finding]:

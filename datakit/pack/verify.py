@@ -15,11 +15,12 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from datakit.data.digest import PART_BYTES, FileEntry, crc32c
+from datakit.data.flips import flipped_bit
 from datakit.data.index import Index
 from datakit.data.manifest import MANIFEST_NAME, Contents, ShardEntry, content_digest
 from datakit.errors import DatakitError, InputError, IntegrityError
@@ -99,10 +100,11 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _IndexLook:
-    """What an index came to; `totals` is None where it is lost."""
+    """What an index came to; `totals` and `index` are None where it is lost."""
 
-    findings: tuple[Finding, ...]
-    totals: Totals | None
+    findings: tuple[Finding, ...] = ()
+    totals: Totals | None = None
+    index: Index | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def verify(
     total_bytes = None if quick else view.manifest.total_bytes
     for look in _looks(view, there, quick=quick):
         found = look.index.result()
-        findings += [*found.findings, *_check_shard(view, look, lost_index=found.totals is None)]
+        findings += [*found.findings, *_check_shard(view, look, found.index)]
         totals += [found.totals] if found.totals is not None else []
         checked += view.manifest.member(look.shard.index_name).bytes
         checked += 0 if quick or look.info is None else look.info.bytes
@@ -264,22 +266,51 @@ def _check_span(view: View, entry: FileEntry, start: int, stop: int) -> _Span:
 def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _IndexLook:
     entry = view.manifest.member(shard.index_name)
     if info is None:
-        return _IndexLook((Finding(entry.name, "the index is missing"),), None)
+        return _IndexLook((Finding(entry.name, "the index is missing"),))
     data = b"".join(map(bytes, view.pieces(entry.name, 0, info.bytes)))
+    findings: tuple[Finding, ...] = ()
     if entry.difference(data) is not None or hashlib.sha256(data).hexdigest() != entry.sha256:
         crcs = tuple(f"{crc32c(data[at : at + PART_BYTES]):08x}" for at in range(0, len(data), PART_BYTES))
-        return _IndexLook(tuple(islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS)), None)
+        findings = tuple(islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS))
+        whole = _mended(data, entry, findings)
+        if whole is None:
+            return _IndexLook(findings)
+        findings, data = tuple(_with_sample(finding, whole) for finding in findings), whole
     try:
-        rows = Index.from_buffer(data).rows()
+        index = Index.from_buffer(data)
     except DatakitError as error:
-        return _IndexLook((Finding(entry.name, error.message),), None)
-    if len(rows) != shard.samples:
-        problem = f"the index has {len(rows)} samples, the manifest says {shard.samples}"
-        return _IndexLook((Finding(entry.name, problem),), None)
-    return _IndexLook((), Totals.of(rows))
+        return _IndexLook((*findings, Finding(entry.name, error.message)))
+    if len(index) != shard.samples:
+        problem = f"the index has {len(index)} samples, the manifest says {shard.samples}"
+        return _IndexLook((*findings, Finding(entry.name, problem)))
+    return _IndexLook(findings, Totals.of(index.rows()), index)
 
 
-def _check_shard(view: View, look: _Look, *, lost_index: bool) -> list[Finding]:
+def _mended(data: bytes, entry: FileEntry, findings: Sequence[Finding]) -> bytes | None:
+    """An index as it was, in memory, where a flipped bit of each wrong part is all that is wrong with it."""
+    whole = bytearray(data)
+    for at in (finding.byte for finding in findings):
+        if at is None or len(data) != entry.bytes:
+            return None
+        start = at - at % PART_BYTES
+        part = memoryview(whole)[start : start + PART_BYTES]
+        flip = flipped_bit(len(part), found=crc32c(part), expected=int(entry.crc32c[start // PART_BYTES], 16))
+        if flip is None:
+            return None
+        part[flip[0]] ^= 1 << flip[1]
+    return bytes(whole) if hashlib.sha256(whole).hexdigest() == entry.sha256 else None
+
+
+def _with_sample(finding: Finding, whole: bytes) -> Finding:
+    """A finding in an index, with the sample whose row is hit."""
+    index = Index.from_buffer(whole)
+    row = None if finding.byte is None else index.row_of_byte(whole, finding.byte)
+    if row is None:
+        return finding
+    return replace(finding, problem=f"{finding.problem}, in the row of {index.key(row)}", sample=index.key(row))
+
+
+def _check_shard(view: View, look: _Look, index: Index | None) -> list[Finding]:
     """What is wrong with a shard, from the checksums of its stretches."""
     shard, info, entry = look.shard, look.info, view.manifest.member(look.shard.name)
     if info is None:
@@ -293,7 +324,7 @@ def _check_shard(view: View, look: _Look, *, lost_index: bool) -> list[Finding]:
     if (other := _holder(view, suspect, crcs)) is not None:
         problem = f"it holds the bytes of {other}, its own {shard.samples} samples are not there"
         return [Finding(shard.name, problem, byte=0)]
-    rows = None if lost_index else view.index(shard).rows()
+    rows = None if index is None else index.rows()
     if spans:
         return list(islice(damage(suspect, rows), MOST_FINDINGS))
     short = None if rows is None else cut(suspect, rows)  # a quick look reads nothing

@@ -196,3 +196,34 @@ def test_a_table_with_other_columns_is_refused(change: dict[str, object], said: 
 def test_an_index_is_named_after_its_shard() -> None:
     """`<shard>.index.arrow`, beside it."""
     assert index_name("chat-0a1b2c3d.tar") == "chat-0a1b2c3d.tar.index.arrow"
+
+
+def test_a_byte_of_an_index_leads_to_its_row() -> None:
+    """Keys, digests, places and sources: the row that a byte is part of; none for the file's own head and end."""
+    rows = [
+        Row(f"key-{n}" * (1 + n % 3), bytes([n]) * 16, {"txt": Part(512 * n, 100 + n, 7 * n)}, tokens=n, source=f"s{n}")
+        for n in range(9)
+    ]
+    data = Index.from_rows(rows).to_bytes()
+    index = Index.from_buffer(data)
+
+    for value, name in ((b"key-4", "key"), (bytes([4]) * 16, "digest"), (b"s4", "source")):
+        at = data.index(value)
+        assert [index.row_of_byte(data, at), index.row_of_byte(data, at + len(value) - 1)] == [4, 4], name
+    offsets = data.index(b"".join((512 * n).to_bytes(8, "little") for n in range(9)))
+    assert [index.row_of_byte(data, offsets + 8 * n + byte) for n in range(9) for byte in (0, 7)] == [
+        n for n in range(9) for _ in range(2)
+    ]
+    assert index.row_of_byte(data, 0) is None
+    assert index.row_of_byte(data, len(data) - 1) is None
+
+
+def test_a_byte_of_an_index_with_gaps_leads_near_its_row() -> None:
+    """A validity bitmap has eight rows a byte: the first of them is named; an empty index has no row."""
+    rows = [Row(f"k{n}", bytes(16), {"txt" if n % 2 else "cls": Part(512, 1, 1)}) for n in range(20)]
+    data = Index.from_rows(rows).to_bytes()
+    index, empty = Index.from_buffer(data), Index.from_rows([]).to_bytes()
+    bitmap = data.index(bytes([0xAA, 0xAA, 0x0A]))
+
+    assert [index.row_of_byte(data, bitmap + n) for n in range(3)] == [0, 8, 16]
+    assert Index.from_buffer(empty).row_of_byte(empty, len(empty) // 2) is None

@@ -216,13 +216,13 @@ def test_quick_reads_no_shard_but_sees_sizes(damaged: Damaged) -> None:
 def test_a_damaged_index_is_found_and_the_shard_still_checked(damaged: Damaged) -> None:
     """Without its index a shard is checked header by header and part by part."""
     index = bytearray(damaged.index.read_bytes())
-    index[len(index) // 2] ^= 1
+    index[len(index) // 2] ^= 3
     damaged.index.write_bytes(index)
     row = damaged.rows[1]
     data = bytearray(damaged.whole)
     data[row.parts["jpg"].offset - BLOCK_BYTES] ^= 1
     payload = bytearray(damaged.whole)
-    payload[row.parts["jpg"].offset] ^= 1
+    payload[row.parts["jpg"].offset] ^= 3
 
     only_index = damaged.findings()
     with_header = damaged.findings(bytes(data))
@@ -233,6 +233,24 @@ def test_a_damaged_index_is_found_and_the_shard_still_checked(damaged: Damaged) 
     assert [f.file for f in with_header] == [damaged.index.name, damaged.shard.name]
     assert with_header[1].byte == row.parts["jpg"].offset - BLOCK_BYTES
     assert f"bytes 0 to {len(damaged.whole)} have crc32c" in with_payload[1].problem
+
+
+def test_a_flipped_bit_of_an_index_is_named_and_the_shard_checked_by_what_it_was(damaged: Damaged) -> None:
+    """The checksums tell which bit, so nothing is lost: sample and byte of the index, and all damage of the shard."""
+    whole = damaged.index.read_bytes()
+    row, other = damaged.rows[1], damaged.rows[3]
+    payload = bytearray(damaged.whole)
+    payload[other.parts["json"].offset] ^= 3
+
+    for at in (whole.index(row.key.encode()), whole.index(row.digest) + 15):
+        index = bytearray(whole)
+        index[at] ^= 0x40
+        damaged.index.write_bytes(index)
+        in_index, in_shard = damaged.findings(bytes(payload))
+        assert (in_index.file, in_index.sample, in_index.byte) == (damaged.index.name, row.key, at)
+        assert f"one bit of byte {at} is flipped" in in_index.problem
+        assert in_index.problem.endswith(f"in the row of {row.key}")
+        assert (in_shard.sample, in_shard.part) == (other.key, "json")
 
 
 def test_a_missing_index_is_found(damaged: Damaged) -> None:
