@@ -28,6 +28,7 @@ from datakit.storage.counts import RequestCounts
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, joined
 from datakit.storage.retry import Pace
 from datakit.storage.store import Location
+from datakit.storage.transfer import DAMAGE_TRIES
 from datakit.version.dvc import Out, Tree, object_key
 from datakit.version.project import DVC_DIR, Pointer, Project, open_remote
 
@@ -38,6 +39,8 @@ LOOKS = 16
 
 RETRIES = 6
 """Tries beyond the first for the `.dir` object; whoever reads on brings a patience of its own."""
+
+_PUSH = "Push it from where it was made: dvc push (which leaves out an output that has cache: false)"
 
 
 class TreeStore:
@@ -176,15 +179,16 @@ class TreeStore:
         return Tree.from_bytes(data, where=f"{self._url} ({self._out.md5})")
 
     def _object(self, key: str, md5: str) -> bytes:
-        data = self._ask(key, lambda place: place.store.fetch(place.key(object_key(md5))).data)
-        found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        if found != md5.partition(".")[0]:
-            raise IntegrityError(
-                f"{self._url}: the object of {key} has md5 {found}, not the {md5} of its name",
-                hint="Remove it from the cache or remote, and push it again from a whole copy",
-                subject=key,
-            )
-        return data
+        for _ in range(DAMAGE_TRIES):
+            data = self._ask(key, lambda place: place.store.fetch(place.key(object_key(md5))).data)
+            found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            if found == md5.partition(".")[0]:
+                return data
+        raise IntegrityError(
+            f"{self._url}: the object of {key} has md5 {found}, not the {md5} of its name",
+            hint="Remove it from the cache or remote, and push it again from a whole copy",
+            subject=key,
+        )
 
     def _holder(self, key: str, md5: str) -> Location:
         """The place to read a file from: the only one, or the first that has it."""
@@ -206,15 +210,13 @@ class TreeStore:
                 if absent is error:
                     raise
         asked = " and ".join(place.url for place in self._places)
-        message = f"{self._url}: {key} is not in {asked}"
-        raise NotFound(message, hint="Push it from where it was made: dvc push", subject=key)
+        raise NotFound(f"{self._url}: {key} is not in {asked}", hint=_PUSH, subject=key)
 
     def _absent(self, key: str, place: Location, error: NotFound) -> NotFound:
         """The error of an object that a place does not have; the very same where its bucket is not there."""
         if place.path is None and error.subject == place.store.url:
             return error
-        message = f"{self._url}: {key} is not in {place.url}"
-        return NotFound(message, hint="Push it from where it was made: dvc push", subject=key)
+        return NotFound(f"{self._url}: {key} is not in {place.url}", hint=_PUSH, subject=key)
 
     def _md5(self, key: str) -> str:
         md5 = self.tree.members.get(key)

@@ -188,7 +188,7 @@ def test_an_object_that_was_never_pushed_is_named(node: Path, tmp_path: Path) ->
 
     with pytest.raises(NotFound, match=r"a\.tar is not in") as caught:
         bring(node, tmp_path / "got")
-    assert caught.value.hint == "Push it from where it was made: dvc push"
+    assert (caught.value.hint or "").startswith("Push it from where it was made: dvc push")
 
     shutil.rmtree(tmp_path / "store" / "files")
     with pytest.raises(NotFound, match=r"ds \(.*\.dir\) is not in"):
