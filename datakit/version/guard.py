@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.manifest import Manifest
-from datakit.errors import InputError, IntegrityError, Refused, UsageError
+from datakit.errors import DatakitError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import at_door
@@ -165,7 +165,7 @@ def find_stale(path: Path, *, running: str = "", on_event: OnEvent = ignore) -> 
     for folder in folders_around(path):
         try:
             graph = Graph.at(folder)
-        except (InputError, UsageError) as error:
+        except DatakitError as error:
             on_event(Caution(f"the data is not compared with {folder / LOCK_NAME}: {error.message}", hint=error.hint))
             continue
         if graph is not None:

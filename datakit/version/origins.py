@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import DatakitError, InputError, UsageError
+from datakit.errors import DatakitError
 from datakit.storage.disk import at_door
 from datakit.version.dvc import Out
 from datakit.version.graph import Graph, Node, folders_around
@@ -45,7 +45,7 @@ def _graphs(place: Path) -> Iterator[Graph]:
     for folder in folders_around(place):
         try:
             graph = Graph.at(folder)
-        except (InputError, UsageError):
+        except DatakitError:
             continue  # the guard says it before a training; what was made is told without it
         if graph is not None:
             yield graph

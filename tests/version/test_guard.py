@@ -231,6 +231,18 @@ def test_a_lock_that_cannot_be_read_is_said(tmp_path: Path, text: str) -> None:
     assert "the data is not compared with" in caution.message
 
 
+def test_a_pipeline_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """dvc.yaml tells where a stage works; without it no path of dvc.lock leads anywhere."""
+    root = bare_project(tmp_path / "p", remote="../store")
+    write_dataset(root / "ds", text_samples(9))
+    (root / "dvc.yaml").write_text("stages: [")
+    (root / "dvc.lock").write_text("schema: '2.0'\nstages: {a: {cmd: x}}\n")
+    heard: list[Event] = []
+
+    assert find_stale(root / "ds", on_event=heard.append) == []
+    assert [isinstance(event, Caution) for event in heard] == [True]
+
+
 def test_files_that_are_not_the_manifests_are_damage(tmp_path: Path) -> None:
     """Names and sizes always, bytes where they are asked for; this cannot be accepted."""
     manifest = write_dataset(tmp_path / "ds", text_samples(9))

@@ -19,6 +19,7 @@ from datakit.version.dvc import Lock, Tree, object_key
 from datakit.version.publish import Published, plan_publish, run_publish
 from support.commits import files_below, flip_bit, make_commit, noise
 from support.dvcproject import DvcProject, bare_project, make_project
+from support.packing import raw_lines, small_pack, write_lines
 from support.s3server import S3Server
 from support.tiny import text_samples, write_dataset
 
@@ -101,6 +102,22 @@ def test_the_cache_gets_links_and_no_copies(tmp_path: Path) -> None:
     assert cached.samefile(root / "ds" / "a")
     assert cached.stat().st_mode & 0o777 == 0o444
     assert (first.linked_files, again.linked_files) == (2, 0)
+
+
+def test_a_later_pack_leaves_the_cached_version_as_it_was(tmp_path: Path) -> None:
+    """The cache shares inodes with the dataset; a pack replaces files and writes into none, read-only or not."""
+    root = bare_project(tmp_path / "p", remote=str(tmp_path / "store"))
+    for version in (raw_lines(200), raw_lines(220, edit={3: "edited"})):
+        small_pack(write_lines(root / "raw.jsonl", version), root / "ds")
+        publish(root / "ds", f"{root}/ds.dvc")
+
+    cache = root / ".dvc" / "cache"
+    found = {path.parent.name + path.name: path.read_bytes() for path in cache.glob("files/md5/*/*")}
+    assert {name: entry_of("", data).md5 for name, data in found.items()} == {
+        name: name.removesuffix(".dir") for name in found
+    }
+    assert len([name for name in found if name.endswith(".dir")]) == 2
+    verify_commit(root / "ds")
 
 
 def test_a_cache_on_another_disk_is_said_and_left(tmp_path: Path) -> None:
