@@ -86,6 +86,10 @@ class Lines:
         """`sample_digest` of some."""
         return rows_of(self.digests, positions)
 
+    def newest_ns(self, positions: Positions) -> int:  # noqa: ARG002 -- of the protocol
+        """0: signatures are digests."""
+        return 0
+
     def take(self, positions: Positions) -> LineBatch:
         """Some of them, in this order."""
         return LineBatch(

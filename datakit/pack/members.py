@@ -124,6 +124,11 @@ class Members:
         """16 bytes for each of some."""
         return rows_of(self.all_signatures, positions)
 
+    def newest_ns(self, positions: Positions) -> int:
+        """When the last of the files of some was changed, in ns since 1970; 0 where signatures are digests."""
+        numbers = [] if self.exact else np.unique(self.holder_of[positions]).tolist()
+        return max((self.holders[number].mtime_ns for number in numbers), default=0)
+
     def take(self, positions: Positions) -> MemberBatch:
         """Some of them, in this order."""
         some = self.chosen(positions)

@@ -195,6 +195,10 @@ class Records(Protocol):
         """16 bytes for each of some: they tell whether its content is what it was, without reading it again."""
         ...
 
+    def newest_ns(self, positions: Positions) -> int:
+        """When the last change was of the files that signatures of some tell by their times, in ns since 1970, or 0."""
+        ...
+
     def take(self, positions: Positions) -> Batch:
         """Some of them, in this order."""
         ...

@@ -21,7 +21,6 @@ from datakit.events import Note, OnEvent, Progress
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.fetching import Fetched
-from datakit.pack.files import Files
 from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, place
 from datakit.pack.records import Records
@@ -166,8 +165,7 @@ class Work:
                 raise
 
     def _settled(self, shard: PlannedShard) -> bool:
-        newest_ns = self.records.newest_ns(shard.positions) if isinstance(self.records, Files) else 0
-        return newest_ns < self.listed_ns - RACY_NS
+        return self.records.newest_ns(shard.positions) < self.listed_ns - RACY_NS
 
     def _complete(self, split: PlannedSplit, old: Mapping[int, Found], built: Mapping[str, Receipt]) -> list[Found]:
         """Every shard of a split, in order, and where its files are."""

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -222,6 +223,25 @@ def test_a_file_that_is_too_new_is_not_trusted(tmp_path: Path) -> None:
     assert (second.built, third.built) == (1, 1)
     small_pack(raw, tmp_path / "fresh" / "ds")
     assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
+
+
+def test_tars_are_known_by_their_size_and_time(tmp_path: Path) -> None:
+    """A set of tars that was repacked is not read again; one that was written just now is."""
+    pairs = write_pairs(tmp_path / "pairs", 60)
+    (tmp_path / "raw").mkdir()
+    with tarfile.open(tmp_path / "raw" / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for path in sorted(pairs.rglob("*.*")):
+            tar.add(path, arcname=str(path.relative_to(pairs)))
+    young = small_pack(tmp_path / "raw", tmp_path / "ds")
+    young_again = small_pack(tmp_path / "raw", tmp_path / "ds")
+    age(tmp_path / "raw")
+
+    old = small_pack(tmp_path / "raw", tmp_path / "ds")
+    old_again = small_pack(tmp_path / "raw", tmp_path / "ds")
+
+    assert young.built == young_again.built == old.built == young.shards > 2
+    assert old_again.built == 0
+    assert verify(tmp_path / "ds").findings == ()
 
 
 def test_removing_a_dataset_frees_its_bytes(tmp_path: Path) -> None:
