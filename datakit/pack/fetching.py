@@ -4,7 +4,8 @@ What lies on this machine is read in place. Objects of a store are laid down in 
 reading (lines, tables, tars) all at once, in ranges, many at a time; files of a folder batch by batch, because their
 listing is enough for a plan, and a folder of small files may be larger than the disk. A small object is one request,
 so they are asked for many at once: what they take is latency, not bandwidth. Each is read in the version that was
-listed, or refused; requests are counted.
+listed, or refused; where its tag stands for its bytes they are compared, and asked for again when they differ; where a
+tag of many parts does not say how it was made, two readings must agree. Requests are counted.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from datakit.pack.scan import Sources, is_remote, open_source
 from datakit.pack.spans import LineFile
 from datakit.pack.trees import SourceFile
 from datakit.pack.unpacking import lines_file, plain_file
-from datakit.storage import disk
-from datakit.storage.answers import changed
+from datakit.storage import disk, etags
 from datakit.storage.objects import Store
+from datakit.storage.retry import DAMAGE_TRIES
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
@@ -179,9 +180,26 @@ class Fetcher:
         return self._store.requests.total
 
     def bring(self, names: Sequence[str]) -> None:
-        """Lay down some files."""
+        """Lay down some files.
+
+        Raises:
+            Refused: An object is not the one that was listed.
+            IntegrityError: The bytes of one are not those of its tag, however often they are asked for.
+        """
+        seen: dict[str, set[str]] = {}
+        missing = self._named(names)
+        for _ in range(DAMAGE_TRIES):
+            self._lay_down(missing)
+            large = [file for file in missing if file.bytes > SMALL_BYTES]
+            checks = zip(large, self._pool.map(lambda file: self._is_right(file, seen), large), strict=True)
+            missing = [file for file, is_right in checks if not is_right]
+            if not missing:
+                return
+        raise etags.torn(f"{self._store.url}/{self._key(missing[0])}", subject=missing[0].name)
+
+    def _lay_down(self, files: Iterable[SourceFile]) -> None:
         ranges = []
-        for file in self._named(names):
+        for file in files:
             target = self._root / file.name
             disk.make_dirs(target.parent)
             if file.bytes > SMALL_BYTES:
@@ -203,16 +221,38 @@ class Fetcher:
                 self._by_name = {file.name: number for number, file in enumerate(self._files)}
         return [self._files[self._by_name[name]] for name in names]
 
+    def _key(self, file: SourceFile) -> str:
+        return self._prefix if self._single else f"{self._prefix}/{file.name}".lstrip("/")
+
+    def _is_right(self, file: SourceFile, seen: dict[str, set[str]]) -> bool:
+        """Whether a large file is what its tag says, or, where that cannot tell, what an earlier reading was."""
+        target, tag = self._root / file.name, file.fingerprint
+        if not self._store.tags_bytes(self._key(file)):
+            return True
+        said = etags.matches(target, tag)
+        if said is not None or not etags.is_multipart(tag):
+            return said is not False
+        sha256 = disk.hash_file(target).sha256
+        before = seen.setdefault(file.name, set())
+        agrees = sha256 in before
+        before.add(sha256)
+        return agrees
+
+    def _small(self, file: SourceFile) -> bytes:
+        key = self._key(file)
+        for _ in range(DAMAGE_TRIES):
+            data = self._store.read(key, start=0, stop=file.bytes, etag=file.fingerprint)
+            if etags.fits(data, file.fingerprint) is not False or not self._store.tags_bytes(key):
+                return data
+        raise etags.torn(f"{self._store.url}/{key}", subject=file.name)
+
     def _fetch(self, piece: _Range) -> None:
-        file = piece.file
-        key = self._prefix if self._single else f"{self._prefix}/{file.name}".lstrip("/")
+        file, key = piece.file, self._key(piece.file)
         target = self._root / file.name
         if file.bytes <= SMALL_BYTES:
-            blob = self._store.fetch(key)
-            if (blob.info.etag, len(blob.data)) != (file.fingerprint, file.bytes):
-                raise changed(f"{self._store.url}/{key}")
+            whole = self._small(file)
             with disk.at_door(target), open(target, "wb") as out:
-                out.write(blob.data)
+                out.write(whole)
             return
         with disk.at_door(target), open(target, "r+b", buffering=0) as out:
             at = piece.start

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from datakit.data.digest import FileEntry
+from datakit.data.digest import Buffer, FileEntry
 from datakit.errors import IntegrityError
 from datakit.storage import disk
 from datakit.storage.commit import verify_file
@@ -43,6 +43,12 @@ def same(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one.strip('"') == other.strip('"')
 
 
+def is_multipart(etag: str | None) -> bool:
+    """Whether a tag looks like that of an object put in parts."""
+    match = _MD5.fullmatch(etag or "")
+    return match is not None and match.group(2) is not None
+
+
 def part_sizes(etag: str | None, size_bytes: int) -> tuple[int, ...]:
     """The part sizes that could have given this tag, in bytes; `(0,)` for a plain md5, none where it is no md5."""
     match = _MD5.fullmatch(etag or "")
@@ -65,6 +71,29 @@ def matches(path: Path, etag: str | None) -> bool | None:
         if same(tag_of(path, part_bytes=size), etag):
             return True
     return False if sizes == (0,) else None
+
+
+def fits(data: Buffer, etag: str | None) -> bool | None:
+    """The same of bytes at hand; a tag of one part says yes or no too, since its part size does not matter."""
+    view = memoryview(data).cast("B")
+    sizes = part_sizes(etag, len(view))
+    alone = not sizes or sizes == (0,) or (etag or "").strip('"').endswith("-1")
+    for size in sizes[:1] if alone else sizes:
+        step = size or max(len(view), 1)
+        parts = [view[start : start + step] for start in range(0, max(len(view), 1), step)]
+        md5s = [hashlib.md5(part, usedforsecurity=False).digest() for part in parts]
+        if same(multipart(md5s) if size else single(md5s[0].hex()), etag):
+            return True
+    return False if sizes and alone else None
+
+
+def torn(where: str, *, subject: str) -> IntegrityError:
+    """The error of an object that arrives with other bytes than its tag stands for."""
+    return IntegrityError(
+        f"{where}: the bytes that arrived do not have the md5 of its tag",
+        hint="Run it again; if it stays so, put the object again from a whole copy",
+        subject=subject,
+    )
 
 
 def prove(etag: str | None, entry: FileEntry, original: Path | None) -> bool:

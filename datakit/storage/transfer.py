@@ -21,14 +21,7 @@ from datakit.errors import IntegrityError, UsageError
 from datakit.storage import disk, etags
 from datakit.storage.objects import Store
 from datakit.storage.partial import Fetch, Inspector, Partial
-from datakit.storage.retry import Pace, PatientStore
-
-DAMAGE_TRIES = 3
-"""How often a part is asked for whose bytes are wrong: a bit flipped on the way comes right, one at rest does not.
-
-TCP lets a wrong packet through in 16 million at the worst (Stone and Partridge, SIGCOMM 2000); 16 MiB are 11,500 of
-them, so a part arrives wrong by chance once in 1,400 times, and three times in a row once in 3 billion.
-"""
+from datakit.storage.retry import DAMAGE_TRIES, Pace, PatientStore
 
 STOP_WAIT_S = 3.0
 """How long an interrupted transfer waits for requests under way; what they bring later goes nowhere visible.
@@ -194,9 +187,7 @@ def _arrive(store: Store, fetch: Fetch, start: int, stop: int, *, put: Callable[
                 position += len(piece)
             tag = None if md5 is None else etags.single(md5.hexdigest())
             if tag is not None and not etags.same(tag, fetch.etag) and store.tags_bytes(fetch.key):
-                raise IntegrityError(
-                    f"{where}: the bytes that arrived do not have the md5 of its tag", subject=fetch.key
-                )
+                raise etags.torn(where, subject=fetch.key)
         except IntegrityError:
             if attempt == DAMAGE_TRIES:
                 raise

@@ -26,9 +26,8 @@ from datakit.storage.answers import changed
 from datakit.storage.commit import parse_manifest
 from datakit.storage.counts import RequestCounts
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, joined
-from datakit.storage.retry import Pace
+from datakit.storage.retry import DAMAGE_TRIES, Pace
 from datakit.storage.store import Location
-from datakit.storage.transfer import DAMAGE_TRIES
 from datakit.version.dvc import Out, Tree, object_key
 from datakit.version.project import DVC_DIR, Pointer, Project, open_remote
 

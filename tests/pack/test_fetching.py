@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datakit import InputError, Refused
+from datakit import InputError, IntegrityError, Refused
 from datakit.pack import fetching
 from datakit.pack.fetching import Fetched, fetched
 from datakit.pack.listing import list_records
 from datakit.pack.records import Records
 from datakit.pack.scan import Sources, scan
 from datakit.storage import store
-from datakit.storage.objects import Blob, Store
+from datakit.storage.objects import Store
 from datakit.storage.store import Location
 from support.memory import MemoryStore
 from support.packing import tree
@@ -107,13 +107,13 @@ def test_many_objects_are_asked_for_at_once(
     """Every request waits until all of them are there: with fewer at once this would never end."""
     memory, local, records = pairs
     together = threading.Barrier(40, timeout=60)
-    real = memory.fetch
+    real = memory.stream
 
-    def fetch(key: str) -> Blob:
+    def stream(key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
         together.wait()
-        return real(key)
+        return real(key, start=start, stop=stop, etag=etag)
 
-    monkeypatch.setattr(memory, "fetch", fetch)
+    monkeypatch.setattr(memory, "stream", stream)
 
     local.bring(records.take(np.arange(20)))
 
@@ -171,3 +171,78 @@ def test_a_damaged_file_leaves_no_spool(tmp_path: Path) -> None:
     ):
         pass
     assert not (tmp_path / "spool").exists()
+
+
+@pytest.fixture
+def flips(memory: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many of the next reads have a bit wrong, as a list of one number."""
+    left, real = [0], memory.stream
+
+    def stream(key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
+        for piece in real(key, start=start, stop=stop, etag=etag):
+            left[0] -= 1
+            yield memoryview(bytes([piece[0] ^ (left[0] >= 0)]) + bytes(piece[1:]))
+
+    monkeypatch.setattr(memory, "stream", stream)
+    return left
+
+
+@pytest.mark.parametrize("small_bytes", [10, 2**20])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_bit_that_flips_on_the_way_is_not_packed(
+    memory: MemoryStore,
+    flips: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_bytes: int,
+    times: int,
+) -> None:
+    """Small or in ranges: the object is asked for again until it is what its tag stands for."""
+    monkeypatch.setattr(fetching, "SMALL_BYTES", small_bytes)
+    memory.write("raw/a.jsonl", b'{"id": 1}\n')
+    flips[0] = times
+
+    with fetched(scan("memory://bucket/raw"), tmp_path / "spool") as local:
+        found = Path(local.lines[0].path).read_bytes()
+
+    assert found == b'{"id": 1}\n'
+    assert flips[0] < 0
+
+
+@pytest.mark.parametrize("small_bytes", [5, 2**20])
+def test_an_object_that_stays_wrong_is_named(
+    memory: MemoryStore, flips: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    """Not the user's record is blamed, but the object."""
+    monkeypatch.setattr(fetching, "SMALL_BYTES", small_bytes)
+    memory.write("raw/a.jsonl", b'{"id": 1}\n')
+    flips[0] = 10**6
+
+    with (
+        pytest.raises(IntegrityError, match=r"memory://bucket/raw/a\.jsonl: the bytes that arrived"),
+        fetched(scan("memory://bucket/raw"), tmp_path / "spool"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("times", "num_readings"), [(0, 2), (1, 3)])
+def test_a_tag_of_unknown_parts_needs_two_readings_that_agree(
+    memory: MemoryStore,
+    flips: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    num_readings: int,
+) -> None:
+    """A part size that no usual tool has: the bytes are believed when they have come twice."""
+    monkeypatch.setattr(fetching, "SMALL_BYTES", 5)
+    lines = [b'{"id": 1}\n', b'{"id": 2}\n']
+    memory.upload("raw/a.jsonl", lambda: lines, part_bytes=10, connections=1)
+    flips[0] = times
+    before = memory.requests.get
+
+    with fetched(scan("memory://bucket/raw"), tmp_path / "spool") as local:
+        found = Path(local.lines[0].path).read_bytes()
+
+    assert found == b"".join(lines)
+    assert memory.requests.get - before == num_readings

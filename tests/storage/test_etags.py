@@ -79,3 +79,33 @@ def test_quotes_do_not_make_tags_differ() -> None:
     assert etags.same('"a"', "a")
     assert not etags.same('"a"', '"b"')
     assert not etags.same(None, None)
+
+
+@given(data=st.binary(max_size=400), bit=st.integers(0, 3199))
+def test_bytes_fit_their_tag_and_no_flipped_bit_does(data: bytes, bit: int) -> None:
+    """Of a plain tag and of one part, whose size does not matter: yes, and no for every other content."""
+    tags = [etags.single(hashlib.md5(data).hexdigest())] + ([reference(data, 400)] if data else [])
+    wrong = bytearray(data or b"x")
+    wrong[bit // 8 % len(wrong)] ^= 1 << bit % 8
+
+    assert [etags.fits(data, tag) for tag in tags] == [True] * len(tags)
+    assert [etags.fits(bytes(wrong), tag) for tag in tags] == [False] * len(tags)
+
+
+def test_bytes_of_several_parts_fit_a_usual_part_size() -> None:
+    """A part size that nobody uses cannot tell; a tag that is no md5 cannot either."""
+    data = random.Random(0).randbytes(9 * MIB)
+
+    assert etags.fits(data, reference(data, 5 * MIB)) is True
+    assert etags.fits(data, reference(data, 3 * MIB)) is None
+    assert etags.fits(data[:-1] + b"x", reference(data, 8 * MIB)) is None
+    assert etags.fits(data, '"v1"') is None
+    assert etags.fits(data, None) is None
+
+
+@pytest.mark.parametrize(
+    ("tag", "parts"), [('"' + "a" * 32 + '-2"', True), ("a" * 32, False), ("v1-2", False), (None, False)]
+)
+def test_a_tag_of_parts_is_told_by_its_look(tag: str | None, parts: bool) -> None:
+    """An md5 and a number of parts."""
+    assert etags.is_multipart(tag) is parts

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from datakit.errors import Interrupted, NotFound, StoreUnavailable
+from datakit.errors import IntegrityError, Interrupted, NotFound, StoreUnavailable
 from datakit.storage.answers import Throttled
+from datakit.storage.objects import Blob
 from datakit.storage.retry import CONTACT_RETRIES, Pace, PatientStore
 from support.memory import MemoryStore
 
@@ -214,3 +215,51 @@ def test_a_patient_store_passes_everything_on() -> None:
     assert patient.url == store.url
     assert patient.requests == store.requests
     assert list(store.objects) == ["a/c"]
+
+
+class Flipping(MemoryStore):
+    """A store whose first answers to `fetch` have a bit wrong."""
+
+    def __init__(self, times: int, *, sealed: bool = False) -> None:
+        super().__init__()
+        self.times = times
+        self.sealed = sealed
+
+    def fetch(self, key: str) -> Blob:
+        blob = super().fetch(key)
+        if self.times == 0:
+            return blob
+        self.times -= 1
+        return Blob(blob.info, bytes([blob.data[0] ^ 1]) + blob.data[1:])
+
+    def tags_bytes(self, key: str) -> bool:
+        return not self.sealed
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_bit_that_flips_on_the_way_is_asked_for_again(times: int) -> None:
+    """A small object arrives with the bytes of its tag, or not at all."""
+    store = Flipping(times)
+    store.write("a/manifest.json", b"{}")
+
+    blob = PatientStore(store, pace=eager(3)).fetch("a/manifest.json")
+
+    assert blob.data == b"{}"
+    assert store.times == 0
+
+
+def test_a_small_object_that_stays_wrong_is_an_error() -> None:
+    """Three times other bytes than its tag stands for: it is named."""
+    store = Flipping(99)
+    store.write("a/manifest.json", b"{}")
+
+    with pytest.raises(IntegrityError, match=r"memory://bucket/a/manifest\.json: the bytes that arrived"):
+        PatientStore(store, pace=eager(3)).fetch("a/manifest.json")
+
+
+def test_an_encrypted_object_is_not_held_against_its_tag() -> None:
+    """The tag of an object under KMS looks like an md5 and is none."""
+    store = Flipping(99, sealed=True)
+    store.write("a", b"xyz")
+
+    assert PatientStore(store, pace=eager(3)).fetch("a").data == b"yyz"

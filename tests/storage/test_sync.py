@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from datakit.data.digest import PART_BYTES
-from datakit.data.manifest import MANIFEST_NAME, Kind
+from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest, layout_digest
 from datakit.errors import InputError, IntegrityError, NoSpace, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Progress
 from datakit.storage import disk
@@ -54,6 +54,54 @@ def test_the_manifest_goes_up_last(faulty: FaultyServer, tmp_path: Path) -> None
     writes = [key for method, key, _ in faulty.log if method in ("PUT", "POST")]
     assert writes[-1] == f"ds/{MANIFEST_NAME}"
     assert writes.count(f"ds/{MANIFEST_NAME}") == 1
+
+
+def test_a_bit_of_the_manifest_that_flips_on_the_way_is_asked_for_again(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The store's tag stands for its bytes: what arrives is what was published."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    faulty.faults = [Fault("flip", key=f"ds/{MANIFEST_NAME}", times=2)]
+
+    sync(f"{faulty.url}/ds", tmp_path / "copy", settings=FEW)
+
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+    assert faulty.faults[0].times == 0
+
+
+def test_a_manifest_that_stays_wrong_is_not_written(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Nothing appears under the name of the commit."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+    faulty.faults = [Fault("flip", key=f"ds/{MANIFEST_NAME}", times=99)]
+
+    with pytest.raises(IntegrityError, match=r"ds/manifest\.json: the bytes that arrived do not have the md5"):
+        sync(f"{faulty.url}/ds", tmp_path / "copy", settings=FEW)
+
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_manifest_of_an_encrypted_commit_is_believed(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Under KMS a tag looks like an md5 and is none."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    faulty.sealed = True
+    sync(tmp_path / "ds", f"{faulty.url}/ds")
+
+    sync(f"{faulty.url}/ds", tmp_path / "copy", settings=FEW)
+
+    assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
+
+
+def test_a_dataset_that_contradicts_itself_is_not_carried_on(tmp_path: Path) -> None:
+    """Its manifest names samples that its shards do not have: no copy of it is made."""
+    make_commit(tmp_path / "ds", {})
+    about = {"content_digest": "0" * 64, "layout_digest": layout_digest([]), "samples": 3, "payload_bytes": 0}
+    wrong = Manifest(kind="dataset", name="ds", members=(), about={**about, "parts": {}, "shards": [], "pack": {}})
+    (tmp_path / "ds" / MANIFEST_NAME).write_bytes(wrong.to_bytes())
+
+    with pytest.raises(IntegrityError, match="says 3 samples, its shards have 0"):
+        sync(tmp_path / "ds", tmp_path / "copy")
+
+    assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize("name", ["a.tar", "sub/b", MANIFEST_NAME])
