@@ -46,6 +46,7 @@ ORDER = [
     "storage/transfer",
     "storage/upload",
     "storage/compare",
+    "storage/refusals",
     "storage/moves",
     "storage/spool",
     "storage/sync",

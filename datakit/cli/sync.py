@@ -148,6 +148,8 @@ def _sentence(result: SyncResult) -> str:
     if result.up_to_date:
         proof = " by its manifest; their bytes were not read" if result.by_manifest and result.kept_files else ""
         return f"{result.destination} is up to date ({_files(result.kept_files)}){proof}"
+    if not (result.moved_files or result.deleted):
+        return f"Wrote the manifest of {result.destination}; its {_files(result.kept_files)} were there already"
     rate = f", {format_rate(result.moved_bytes / result.seconds)}" if result.moved_bytes and result.seconds else ""
     return (
         f"Moved {_files(result.moved_files)}, {format_bytes(result.moved_bytes)}, to {result.destination} "

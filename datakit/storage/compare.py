@@ -46,6 +46,7 @@ class Holding:
         manifest: The manifest of a commit.
         manifest_etag: Its version in a store.
         single: Whether the place is itself one file or object.
+        nested: Manifests of commits that lie among files, by their folders.
     """
 
     kind: Kind
@@ -53,6 +54,7 @@ class Holding:
     manifest: Manifest | None = None
     manifest_etag: str | None = None
     single: bool = False
+    nested: Mapping[str, Manifest] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ def look_at_source(place: Location, store: Store) -> Holding:
     everything = listed(place, store)
     items = visible(everything)
     if items:
-        return Holding("files", _with_entries(place, store, items, everything))
+        return _with_entries(place, store, items, everything)
     if place.prefix:
         try:
             info = store.head(place.prefix)
@@ -198,7 +200,7 @@ def _look_at_path(place: Location) -> Holding:
     items = listed(place, place.store)
     if not items:
         raise NotFound(f"{path} is empty", hint="Name a directory that holds files", subject=str(path))
-    return Holding("files", _with_entries(place, place.store, items, items))
+    return _with_entries(place, place.store, items, items)
 
 
 def _committed(manifest: Manifest, etag: str | None) -> Holding:
@@ -208,22 +210,22 @@ def _committed(manifest: Manifest, etag: str | None) -> Holding:
     return Holding("commit", items, manifest=manifest, manifest_etag=etag)
 
 
-def _with_entries(
-    place: Location, store: Store, items: dict[str, Item], everything: Mapping[str, Item]
-) -> dict[str, Item]:
+def _with_entries(place: Location, store: Store, items: dict[str, Item], everything: Mapping[str, Item]) -> Holding:
     """Files below which commits lie (the splits of a dataset): their manifests speak for their members.
 
     Members that a dot hides (`.gitattributes` of a model) move with their commit; other hidden files stay behind.
     """
+    nested: dict[str, Manifest] = {}
     for name in [name for name in items if name.endswith(f"/{MANIFEST_NAME}")]:
         folder = name.removesuffix(MANIFEST_NAME)
         manifest = parse_manifest(store.fetch(place.key(name)).data, where=f"{place.url}/{name}")
+        nested[folder.rstrip("/")] = manifest
         for entry in manifest.members:
             item = everything.get(folder + entry.name) or _hidden(place, store, folder + entry.name)
             if item is None or item.bytes != entry.bytes:
                 raise IntegrityError(f"{place.url}/{folder}{entry.name} is not what {name} says", subject=entry.name)
             items[item.name] = Item(item.name, item.bytes, item.etag, entry)
-    return items
+    return Holding("files", items, nested=nested)
 
 
 def compare_commits(

@@ -7,9 +7,9 @@ another commit at the destination, more deletions than allowed, too small a disk
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from datakit.data.digest import FileEntry
@@ -33,6 +33,7 @@ from datakit.storage.compare import (
 )
 from datakit.storage.objects import LocalStore, ObjectInfo, Store
 from datakit.storage.partial import partial_bytes
+from datakit.storage.refusals import refuse_clashes, refuse_harm, refuse_nesting, refuse_unspeakable
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.store import Location, open_location
 from datakit.storage.transfer import Knobs
@@ -147,6 +148,8 @@ def plan_sync(
     """Look at both places and say what has to move; arguments and errors as in `sync.sync`."""
     settings = settings or SyncSettings()
     origin, target = open_location(source, stores=stores), open_location(destination, stores=stores)
+    if max_delete is not None and max_delete < 0:
+        raise UsageError(f"--max-delete {max_delete} is no number of files", hint="Write 0 or more", subject=max_delete)
     if delete and max_delete is None:
         raise UsageError("--delete needs a bound", hint="Say how many files may go: --delete --max-delete 10")
     if origin.url == target.url:
@@ -155,15 +158,20 @@ def plan_sync(
     if held.single:
         held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
     if target.path is not None:
-        _refuse_clashes(held.items, origin)
+        refuse_clashes(held.items, origin)
+    else:
+        refuse_unspeakable(held.items, target)
     view = _View(held, origin, target, patient(target, settings), repair)
     committed = view.committed()
+    if not held.single:
+        refuse_nesting(origin, target, delete=delete)
     if committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None):
         whole = target.path is None or all(_is_there(target, item) for item in held.items.values())
         if whole:
             return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
     here = view.here()
     difference = view.compare(committed, here)
+    refuse_harm(held, target, view.store, here, difference.move)
     extra = difference.extra if delete else []
     if len(extra) > (max_delete or 0):
         names = ", ".join(item.name for item in extra[:3])
@@ -172,25 +180,8 @@ def plan_sync(
             hint="Look at them with --dry-run and a larger --max-delete",
         )
     plan = _plan(view, difference, extra, settings, committed)
-    _check_room(plan, used_bytes=total_bytes(here.values()), budget=None if budget is None else parse_bytes(budget))
+    _check_room(plan, here, budget=None if budget is None else parse_bytes(budget))
     return plan
-
-
-def _refuse_clashes(names: Iterable[str], place: Location) -> None:
-    """Refuse names of which one is a file and a folder at once, which a store can hold and a disk cannot.
-
-    Raises:
-        Refused: With both.
-    """
-    known = set(names)
-    for name in sorted(known):
-        for folder in PurePosixPath(name).parents:
-            if str(folder) in known:
-                raise Refused(
-                    f"{place.url} holds {folder} and {name}: no disk has a file and a folder of one name",
-                    hint="Rename one of them",
-                    subject=name,
-                )
 
 
 def patient(place: Location, settings: SyncSettings) -> Store:
@@ -350,11 +341,14 @@ def _num_requests(view: _View, difference: Difference, num_others: int, knobs: K
     return gets + puts + (num_others if view.target.path is None else 0)
 
 
-def _check_room(plan: SyncPlan, *, used_bytes: int, budget: int | None) -> None:
-    if budget is not None and used_bytes + plan.bytes_to_move > budget:
-        more = format_bytes(plan.bytes_to_move)
+def _check_room(plan: SyncPlan, here: Mapping[str, Item], *, budget: int | None) -> None:
+    # while a commit is renewed both its manifests are there
+    manifest_bytes = 0 if plan.held.manifest is None or plan.has_manifest else len(plan.held.manifest.to_bytes())
+    coming_bytes = plan.bytes_to_move + manifest_bytes
+    used_bytes = total_bytes(here.values())
+    if budget is not None and used_bytes + coming_bytes > budget:
         raise NoSpace(
-            f"{plan.destination} holds {format_bytes(used_bytes)} and would get {more} more, "
+            f"{plan.destination} holds {format_bytes(used_bytes)} and would get {format_bytes(coming_bytes)} more, "
             f"over its budget of {format_bytes(budget)}",
             hint="Free some of it, or allow more with --budget",
             subject=plan.destination,
@@ -362,11 +356,11 @@ def _check_room(plan: SyncPlan, *, used_bytes: int, budget: int | None) -> None:
     path = plan.target.path
     if path is None:
         return
-    here_bytes = partial_bytes(path / item.name for item in plan.moves)
+    needed_bytes = coming_bytes - partial_bytes(path / item.name for item in plan.moves)
     free = disk.free_bytes(path)
-    if plan.bytes_to_move - here_bytes > free:
+    if needed_bytes > free:
         raise NoSpace(
-            f"{path} needs {format_bytes(plan.bytes_to_move - here_bytes)} and its disk has {format_bytes(free)} left",
+            f"{path} needs {format_bytes(needed_bytes)} and its disk has {format_bytes(free)} left",
             hint="Free some space or choose another place, then run the same command again",
             subject=str(path),
         )

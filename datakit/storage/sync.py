@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -150,7 +151,7 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         deleted=tuple(action.name for action in plan.actions if action.verb == "delete"),
         requests=plan.origin.store.requests + plan.target.store.requests,
         seconds=time.monotonic() - begun,
-        up_to_date=plan.up_to_date or not (plan.moves or plan.count("delete")),
+        up_to_date=plan.up_to_date or not (plan.moves or plan.count("delete") or not plan.has_manifest),
         by_manifest=plan.kind == "commit" and not plan.repair,
         manifest_digest=plan.held.manifest.digest if plan.held.manifest else None,
     )
@@ -238,7 +239,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
     on_bytes = _reporter("download", plan, on_event)
     pace = Pace(retries=knobs.retries)
     manifest = plan.held.manifest
-    if manifest is not None:
+    if manifest is not None and not plan.has_manifest:
         # says whose the members are that a killed run leaves without a manifest
         disk.write_atomic(path / NEXT_NAME, manifest.to_bytes(), sync=knobs.durable)
     for items in _phases(plan):
@@ -251,14 +252,28 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
         for folder in {target.parent for target in targets}:
             disk.fsync_dir(folder)
     if manifest is not None:
-        disk.write_atomic(path / MANIFEST_NAME, manifest.to_bytes(), sync=knobs.durable)
-        with disk.at_door(path):
-            (path / NEXT_NAME).unlink(missing_ok=True)
-    for action in plan.actions:
-        if action.verb == "delete":
-            _unlink(path, action.name)
-            on_event(Note(f"deleted {path / action.name}"))
+        _settle(path, plan, durable=knobs.durable)
+    for action in _deletions(plan):
+        _unlink(path, action.name)
+        on_event(Note(f"deleted {path / action.name}"))
     return num_unverified
+
+
+def _settle(path: Path, plan: SyncPlan, *, durable: bool) -> None:
+    """Give the manifest that has been coming its name; by a rename, so that the place never holds it twice."""
+    with disk.at_door(path):
+        if plan.has_manifest:
+            (path / NEXT_NAME).unlink(missing_ok=True)
+        else:
+            os.replace(path / NEXT_NAME, path / MANIFEST_NAME)
+        if durable:
+            disk.fsync_dir(path)
+
+
+def _deletions(plan: SyncPlan) -> list[Action]:
+    """What is to be deleted; manifests first, so that no commit is ever there in part."""
+    wanted = [action for action in plan.actions if action.verb == "delete"]
+    return sorted(wanted, key=lambda action: action.name.rpartition("/")[2] != MANIFEST_NAME)
 
 
 def _tidy(plan: SyncPlan, path: Path) -> None:
@@ -297,10 +312,9 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
     if plan.held.manifest is not None and not plan.has_manifest:
         _write_manifest(plan)
     store = patient(plan.target, plan.settings)
-    for action in plan.actions:
-        if action.verb == "delete":
-            store.delete(plan.target.key(action.name))
-            on_event(Note(f"deleted {plan.destination}/{action.name}"))
+    for action in _deletions(plan):
+        store.delete(plan.target.key(action.name))
+        on_event(Note(f"deleted {plan.destination}/{action.name}"))
     return num_unverified
 
 

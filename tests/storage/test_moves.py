@@ -151,20 +151,43 @@ def test_files_do_not_go_where_a_commit_stands(bucket: str, tmp_path: Path) -> N
 
 def test_a_budget_counts_what_is_there_and_what_would_come(bucket: str, tmp_path: Path) -> None:
     """One byte too many is refused before anything moves; exactly enough is enough."""
-    make_commit(tmp_path / "ds", {"a": bytes(1000), "b": bytes(500)})
+    size = 1500 + len(make_commit(tmp_path / "ds", {"a": bytes(1000), "b": bytes(500)}).to_bytes())
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "other").write_bytes(bytes(100))
 
     for place in (tmp_path / "copy", f"{bucket}/ds"):
         with pytest.raises(NoSpace, match="over its budget of") as caught:
-            plan_sync(tmp_path / "ds", place, budget=1499)
+            plan_sync(tmp_path / "ds", place, budget=size - 1)
         assert caught.value.exit_code == 5
     with pytest.raises(NoSpace):
-        plan_sync(tmp_path / "ds", tmp_path / "copy", budget=1599)
-    plan = plan_sync(tmp_path / "ds", tmp_path / "copy", budget="1.6kB")
+        plan_sync(tmp_path / "ds", tmp_path / "copy", budget=size + 99)
+    plan = plan_sync(tmp_path / "ds", tmp_path / "copy", budget=f"{size + 100}B")
 
     assert plan.bytes_to_move == 1500
     assert files_below(tmp_path / "copy") == {"other": bytes(100)}
+
+
+def test_a_budget_counts_the_manifest(bucket: str, tmp_path: Path) -> None:
+    """What fits once fits again: the very bytes that lie there in the end, and one fewer is refused at once."""
+    make_commit(tmp_path / "ds", {"a": bytes(1000), "b": bytes(24)})
+    whole = sum(map(len, files_below(tmp_path / "ds").values()))
+
+    for target in (f"{bucket}/ds", tmp_path / "copy"):
+        with pytest.raises(NoSpace, match="over its budget"):
+            plan_sync(tmp_path / "ds", target, budget=whole - 1)
+        sync(tmp_path / "ds", target, budget=whole)
+        assert sync(tmp_path / "ds", target, budget=whole).up_to_date
+        with pytest.raises(NoSpace, match="over its budget"):
+            plan_sync(tmp_path / "ds", target, budget=whole - 1)
+
+
+@pytest.mark.parametrize("bound", [-1, -5])
+def test_a_negative_bound_of_deletions_is_no_number(tmp_path: Path, bound: int) -> None:
+    """Wrong usage, not a refusal of what was never asked."""
+    make_commit(tmp_path / "ds", {"a": b"1"})
+
+    with pytest.raises(UsageError, match=f"--max-delete {bound} is no number of files"):
+        plan_sync(tmp_path / "ds", tmp_path / "copy", delete=True, max_delete=bound)
 
 
 def test_a_disk_that_is_too_small_is_said_before_the_first_byte(s3: S3Server, bucket: str, tmp_path: Path) -> None:

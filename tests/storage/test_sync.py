@@ -835,7 +835,7 @@ def test_a_torn_manifest_at_the_destination_is_replaced_by_repair(
     sync(destination, tmp_path / "back")
 
     assert "--repair" in str(caught.value.hint)
-    assert (result.moved_files, result.kept_files) == (0, 2)
+    assert (result.moved_files, result.kept_files, result.up_to_date) == (0, 2, False)
     assert files_below(tmp_path / "back") == files_below(tmp_path / "ds")
 
 

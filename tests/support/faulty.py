@@ -1,7 +1,7 @@
 """faulty: a small S3 server that cuts, stalls, lies, throttles and refuses on demand, over real HTTP on the loopback.
 
-It knows GET with ranges and If-Match, HEAD, LIST (version 2), PUT with If-None-Match, multipart uploads and DELETE, of
-one bucket. Faults are scripted: each names the requests it falls on and how often.
+It knows GET with ranges and If-Match, HEAD, LIST (version 2), PUT with If-None-Match, multipart uploads, DELETE and the
+deletion of several, of one bucket. Faults are scripted: each names the requests it falls on and how often.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         key, query = self.target()
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault = self.begin(key)
         if fault in CODES or fault == "hang-up":
             return self.refuse(fault)
@@ -178,12 +178,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self.state.uploads[name] = {}
             body = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
             return self.answer(200, body.encode())
+        if "delete" in query:
+            return self.delete_objects(re.findall("<Key>(.*?)</Key>", sent.decode()))
         parts = self.state.uploads.pop(query["uploadId"][0])
         ordered = [parts[number] for number in sorted(parts)]
         md5s = b"".join(hashlib.md5(part).digest() for part in ordered)
         tag = self.state.put(key, b"".join(ordered), f"{hashlib.md5(md5s).hexdigest()}-{len(ordered)}")
         body = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
         return self.answer(200, body.encode())
+
+    def delete_objects(self, keys: list[str]) -> None:
+        for key in keys:
+            self.state.objects.pop(key, None)
+            with self.state.guard:
+                self.state.log.append(("DELETE", key, ""))
+        rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self.answer(200, f"<DeleteResult>{rows}</DeleteResult>".encode())
 
     def do_DELETE(self) -> None:
         key, query = self.target()
