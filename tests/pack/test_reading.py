@@ -12,6 +12,7 @@ import pytest
 
 from datakit import InputError, IntegrityError, NotFound, UsageError
 from datakit.data.digest import entry_of
+from datakit.data.shard import Sample
 from datakit.pack.reading import PartSizes, cat, find_part, inspect
 from datakit.storage.commit import commit, read_manifest
 from support.datasets import lines, make_dataset, publish
@@ -76,13 +77,9 @@ def test_inspection_reads_no_shard(pairs: Path) -> None:
 
 def test_parts_of_some_samples_are_counted(tmp_path: Path) -> None:
     """A part that only some samples have, and one that is empty, are told apart."""
-    root = tmp_path / "raw"
-    root.mkdir()
-    for name, data in {"a.txt": b"", "b.txt": b"12345", "b.cls": b"1", "c.txt": b"1"}.items():
-        (root / name).write_bytes(data)
-    small_pack(root, tmp_path / "ds")
+    samples = [Sample("a", {"txt": b""}), Sample("b", {"cls": b"1", "txt": b"12345"}), Sample("c", {"txt": b"1"})]
 
-    parts = inspect(tmp_path / "ds").parts
+    parts = inspect(make_dataset(tmp_path / "ds", [samples])).parts
 
     assert parts["cls"] == PartSizes(1, 1, 1, 1, 1, {2: 1})
     assert parts["txt"] == PartSizes(3, 6, 0, 1, 5, {1: 1, 2: 1, 8: 1})
