@@ -164,11 +164,16 @@ def _table(
     timed: bool,
     troubles: tuple[Trouble, ...],
 ) -> Files:
-    kinds: dict[Kind, int] = {}
+    numbers: dict[tuple[str, ...], int] = {}  # of a kind by its suffixes, from which its parts follow
+    kinds: list[Kind] = []
     kind_of = np.zeros(len(groups), np.int32)
-    for number, parts in enumerate(groups):
-        kind = Kind(tuple(part.part for part in parts), tuple(part.suffix for part in parts))
-        kind_of[number] = kinds.setdefault(kind, len(kinds))
+    for position, parts in enumerate(groups):
+        suffixes = tuple([part.suffix for part in parts])
+        number = numbers.get(suffixes)
+        if number is None:
+            number = numbers[suffixes] = len(kinds)
+            kinds.append(Kind(tuple(part.part for part in parts), suffixes))
+        kind_of[position] = number
     table = Files(
         root=root,
         naming=naming,

@@ -40,6 +40,9 @@ _NOUNS: dict[Kind, tuple[str, Callable[[str], bool]]] = {
 }
 """What such a file is called, and how it is told, by kind."""
 
+_TELLING = frozenset({*PACKED, ".tgz", ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", ".tar"})
+"""Last endings of the names of such files; a name with another is of none of these kinds."""
+
 
 def kind_of(names: Sequence[str], *, wanted: Kind | Literal["auto"], src: str | Path, single: bool) -> Kind:
     """What a source holds.
@@ -62,6 +65,8 @@ def kind_of(names: Sequence[str], *, wanted: Kind | Literal["auto"], src: str | 
         raise InputError(f"{src} holds no {_STATE}, so it is no saved dataset", hint="Name the folder that holds it")
     if single and wanted in ("auto", "jsonl") and plain_name(names[0]).endswith(".json"):
         return "jsonl"
+    if wanted == "auto" and not _TELLING & {name[name.rfind(".") :] for name in names}:
+        return "files"  # told by the few endings that there are, a tenth of the work of asking each name
     found = {kind: [name for name in names if is_one(name)] for kind, (_, is_one) in _NOUNS.items()}
     present: list[Kind] = [kind for kind, its in found.items() if its] if wanted == "auto" else [wanted]
     if not present:

@@ -104,11 +104,14 @@ def scan(
     files.sort(key=lambda file: file.name)
     names = [file.name for file in files] or [trouble.where for trouble in troubles]
     kind = kind_of(names, wanted=input, src=src, single=alone)
-    wanted = set(used(names, kind))
+    wanted = used(names, kind)
+    if len(wanted) < len(files):
+        chosen = set(wanted)
+        files = [file for file in files if file.name in chosen]
     return Sources(
         url=str(src),
         kind=kind,
-        files=tuple(file for file in files if file.name in wanted),
+        files=tuple(files),
         requests=requests,
         single=single,
         troubles=tuple(troubles),

@@ -77,7 +77,11 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir(follow_symlinks=False):
+                if not fingerprints and entry.is_file(follow_symlinks=False) and _is_open(entry.stat()):
+                    # what most entries are: a listing of 100,000 files is half as long for it
+                    status = entry.stat()
+                    tree.files.append(SourceFile(entry.path[prefix:], status.st_size, None, status.st_mtime_ns))
+                elif entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
                 elif (trouble := _trouble(entry, entry.path[prefix:], real)) is not None:
                     tree.troubles.append(trouble)
@@ -87,6 +91,8 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
     tree.troubles.sort(key=lambda trouble: trouble.where)
     return tree
 
+
+_ANYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 _MODE = "Let this user read it: chmod u+rX"
 
@@ -111,9 +117,14 @@ def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:
     if not entry.is_file():
         what = _SPECIAL.get(stat.S_IFMT(entry.stat().st_mode), "no file")
         return Trouble(shown(name), f"{what}, not a file", hint="Remove it")
-    if not os.access(entry.path, os.R_OK):
+    if not _is_open(entry.stat()) and not os.access(entry.path, os.R_OK):
         return Trouble(shown(name), "may not be read", hint=_MODE)
     return None
+
+
+def _is_open(status: os.stat_result) -> bool:
+    """Whether everybody may read it, which the status that is needed anyway says without asking the system again."""
+    return status.st_mode & _ANYBODY == _ANYBODY
 
 
 def _file(name: str, path: str, status: os.stat_result, *, fingerprints: bool) -> SourceFile:

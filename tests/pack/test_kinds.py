@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datakit import InputError
 from datakit.pack.kinds import Kind, kind_of, plain_name, used
+
+_NAMES = [
+    f"n{ending}{packed}"
+    for ending in (".jsonl", ".ndjson", ".csv", ".tsv", ".tar")
+    for packed in ("", ".gz", ".zst")
+] + ["n.tgz", "n.parquet"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -88,3 +96,15 @@ def test_side_files_are_not_read_as_records() -> None:
 def test_a_plain_name_has_no_ending_of_compression(name: str, plain: str) -> None:
     """What the file is called once it is laid down."""
     assert plain_name(name) == plain
+
+
+@given(st.lists(st.sampled_from([*_NAMES, "a", "b.jpg", "c.tar.d", ".tar/x"]), min_size=1, max_size=3))
+def test_endings_that_tell_nothing_mean_files(names: list[str]) -> None:
+    """The look at the few endings leaves out no kind: with a name that tells one, the answer is not just files."""
+    telling = [name for name in names if name in _NAMES]
+
+    if not telling:
+        assert kind_of(names, wanted="auto", src="src", single=False) == "files"
+    elif len(telling) < len(names):
+        with pytest.raises(InputError, match="other files"):
+            kind_of(names, wanted="auto", src="src", single=False)

@@ -115,6 +115,7 @@ def test_sockets_and_pipes_are_told(root: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_may_not_be_read_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is packed, not by a worker half-way."""
     closed = str(root / "sub" / "a.txt")
+    os.chmod(closed, 0o200)
     real = os.access
     # the tests' user may be root, whom no mode keeps out
     monkeypatch.setattr(os, "access", lambda path, mode: path != closed and real(path, mode))
