@@ -164,6 +164,7 @@ def _part_sentence(result: PackResult) -> str:
 
 
 def _facts(result: PackResult) -> dict[str, object]:
+    from datakit.pack.advice import sentence
     from datakit.units import format_bytes, format_count, format_number_of
 
     facts: dict[str, object] = {
@@ -172,6 +173,7 @@ def _facts(result: PackResult) -> dict[str, object]:
         for dataset in result.datasets
     }
     facts["shards of"] = f"{format_bytes(result.size.bytes)}, {result.size.reason}"
+    facts["next change"] = sentence(result.changes, total_bytes=result.shard_bytes)
     if result.requests:
         price = f", about {result.request_price.told(gets=result.requests)}" if result.request_price else ""
         facts["requests"] = f"{format_count(result.requests)}{price}"

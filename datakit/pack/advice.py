@@ -183,7 +183,7 @@ def sentence(changes: Sequence[Change], *, total_bytes: int) -> str:
         f"{format_bytes(min(change.bytes, total_bytes * 2))}"
         for change in changes
     ]
-    return f"the next change re-sends, of {format_bytes(total_bytes)}: {'; '.join(parts)}"
+    return f"re-sends, of {format_bytes(total_bytes)}: {'; '.join(parts)}"
 
 
 def _reads(total_bytes: int, size_bytes: int) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from datakit.data.shard import LINE_PART
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.events import Caution, Note, OnEvent
-from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, sentence, shard_size
+from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, shard_size
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.fetching import Fetched
@@ -112,7 +112,6 @@ def choose(
     planned = plan(records, chosen=chosen, dest=dest, settings=resolved, parent=opened if parent is not None else None)
     shards = [(len(shard.positions), shard.shard_bytes) for split in planned.splits for shard in split.shards]
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
-    on_event(Note(sentence(changes, total_bytes=sum(bytes_ for _, bytes_ in shards))))
     requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:
         on_event(said)

@@ -157,7 +157,7 @@ def test_a_layout_says_what_it_costs() -> None:
     assert shuffle[1].bytes == 101 * 2**20
     assert sticky[1].bytes == 2**20
     assert sentence(sequential, total_bytes=100 * 2**20) == (
-        "the next change re-sends, of 100.0 MiB: 4 scattered edits up to 81.0 MiB; 1,000 samples appended about "
+        "re-sends, of 100.0 MiB: 4 scattered edits up to 81.0 MiB; 1,000 samples appended about "
         "2.0 MiB; 4 edits of neighbours up to 50.5 MiB"
     )
 

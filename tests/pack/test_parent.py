@@ -124,7 +124,7 @@ def test_a_parent_that_cannot_be_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_takes_a_parent_and_says_what_comes_next(tmp_path: Path) -> None:
-    """Notes say what the next change re-sends, facts which shard size and why; auto says how it was derived."""
+    """Facts say what the next change re-sends, and which shard size and why; auto says how it was derived."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
     dest = tmp_path / "ds"
 
@@ -135,7 +135,7 @@ def test_the_command_takes_a_parent_and_says_what_comes_next(tmp_path: Path) -> 
 
     assert "shards of 64.0 MiB: " in first.stderr, "all of it fits into one of whatever size, then it is the usual one"
     assert "3 scattered edits re-send about" in first.stderr
-    assert "the next change re-sends, of" in first.stderr
+    assert "re-sends, of" in first.stderr
     assert second["result"]["size"] == {"bytes": 4 * 2**20, "reason": "as it was set"}
     assert [change["kind"] for change in second["result"]["changes"]] == ["edits", "append", "neighbours"]
     assert "as it was set" in small.stderr
