@@ -11,7 +11,9 @@ from datakit.cli import frame
 if TYPE_CHECKING:
     from datakit.pack.result import PackResult
 
-Source = Annotated[str, typer.Argument(metavar="SRC", help="JSON lines, a folder of files, or a URL of either.")]
+Source = Annotated[
+    str, typer.Argument(metavar="SRC", help="JSON lines, files, Parquet, CSV, tars, a saved dataset: path or URL.")
+]
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="The dataset's directory; with splits, of all of them.")
 ]

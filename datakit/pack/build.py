@@ -63,7 +63,7 @@ def pack(
     """Pack raw records into a dataset, or into one dataset for each split.
 
     Args:
-        src: A JSON lines file, a folder of them, a folder of files, or a URL of one of these.
+        src: JSON lines, files, Parquet, CSV, tars or a saved dataset: a path, or a URL of any of these.
         dest: The dataset's directory, or with splits the directory of the datasets; new, empty, or packed before.
         settings: How; the defaults suit most datasets.
         workers: Processes; None takes one for each core where there is work for them. The bytes do not depend on it.
@@ -115,6 +115,7 @@ def pack(
         requests=requests,
         request_price=price_at(str(src), stores) if sources.is_remote else None,
         records=len(records.keys),
+        part_counts=records.part_counts,
         built=work.num_built,
         left_out=left_out,
     )

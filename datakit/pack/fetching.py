@@ -11,27 +11,33 @@ tag of many parts does not say how it was made, two readings must agree. Request
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
+
+import numpy as np
 
 from datakit.pack.files import FileBatch
+from datakit.pack.records import Batch
 from datakit.pack.scan import Sources, is_remote, open_source
 from datakit.pack.spans import LineFile
-from datakit.pack.trees import SourceFile
+from datakit.pack.trees import SourceFile, shown
 from datakit.pack.unpacking import lines_file, plain_file
 from datakit.storage import disk, etags
+from datakit.storage.answers import changed
 from datakit.storage.objects import Store
 from datakit.storage.retry import DAMAGE_TRIES
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
 
-B = TypeVar("B")
+B = TypeVar("B", bound=Batch)
 
 CONCURRENCY = 64
 """Objects asked for at once. At 20 ms a request that is 3200 small objects a second, what one core can just take in."""
@@ -41,6 +47,8 @@ AHEAD = 2
 
 PIECE_BYTES = 16 * 2**20
 """Bytes of one ranged read, as in downloads."""
+
+_COPY_BYTES = 2**20
 
 SMALL_BYTES = 2**20
 """Objects up to this are read whole, into memory: 64 MiB at once at most."""
@@ -69,13 +77,8 @@ class Fetched:
         """Requests that fetching has taken so far."""
         return 0 if self._remote is None else self._remote.requests
 
-    @property
-    def is_brought(self) -> bool:
-        """Whether batches must be brought."""
-        return self._remote is not None
-
     def brought(self, batches: Iterable[B]) -> Iterator[B]:
-        """The batches, each brought when its turn comes, and the next ones on their way by then.
+        """What `bring` gives for each of the batches in its turn; the next ones are on their way by then.
 
         Raises:
             Refused: An object is not the one that was listed.
@@ -83,31 +86,37 @@ class Fetched:
         if self._remote is None:
             yield from batches
             return
-        coming: deque[tuple[B, Future[None]]] = deque()
+        coming: deque[Future[B]] = deque()
         with ThreadPoolExecutor(AHEAD) as pool:
             for batch in batches:
-                coming.append((batch, pool.submit(self.bring, batch)))
+                coming.append(pool.submit(self.bring, batch))
                 if len(coming) > AHEAD:
-                    first, here = coming.popleft()
-                    here.result()
-                    yield first
-            for first, here in coming:
-                here.result()
-                yield first
+                    yield coming.popleft().result()
+            for one in coming:
+                yield one.result()
 
-    def bring(self, batch: Any) -> None:
-        """Lay down what a batch will read; nothing where that is there already. Any thread may call it.
+    def bring(self, batch: B) -> B:
+        """Lay down what a batch will read, and give the batch that reads it; itself where nothing is to be laid down.
+
+        Any thread may call it.
 
         Raises:
             Refused: An object is not the one that was listed.
         """
-        if self._remote is not None and isinstance(batch, FileBatch):
-            self._remote.bring(batch.names())
+        if self._remote is None or not isinstance(batch, FileBatch):
+            return batch
+        return cast("B", self._remote.gathered(batch))
 
-    def release(self, batch: Any) -> None:
-        """Remove what `bring` laid down."""
-        if self._remote is not None and isinstance(batch, FileBatch):
-            self._remote.release(batch.names())
+
+def spool_of(batch: Batch) -> Path | None:
+    """The file that `bring` has laid down for a batch; None where it laid down none."""
+    return Path(batch.spool) if isinstance(batch, FileBatch) and batch.spool is not None else None
+
+
+def release(spool: Path | None) -> None:
+    """Remove what was laid down for a batch that is built."""
+    if spool is not None:
+        spool.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -131,22 +140,31 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
             root = str(spool / "fetched")
             remote = stack.enter_context(Fetcher(sources, Path(root), stores=stores))
             if sources.kind != "files":
-                remote.bring([file.name for file in sources.files])
+                remote.lay_down(sources.files)
         lines: list[LineFile] = []
         if sources.kind != "files":
             lay = lines_file if sources.kind == "jsonl" else plain_file
             # decompressing does not hold the interpreter
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-                lines = list(pool.map(lambda file: lay(root, file.name, spool), sources.files))
+                plain = pool.map(lambda file: lay(root, file.name, spool), sources.files)
+                lines = [one._replace(name=shown(one.name)) for one in plain]
         yield Fetched(root, lines=lines, spool=spool, remote=remote)
 
 
 class _Range(NamedTuple):
-    """A part of an object; the whole where it is small."""
+    """A part of a large object."""
 
     file: SourceFile
     start: int
     stop: int
+
+
+class _Place(NamedTuple):
+    """Where a small object goes: an open file, and from which byte on."""
+
+    file: SourceFile
+    descriptor: int
+    base: int
 
 
 class Fetcher:
@@ -167,6 +185,7 @@ class Fetcher:
         self._by_name: dict[str, int] = {}
         self._guard = threading.Lock()
         self._pool = ThreadPoolExecutor(CONCURRENCY)
+        self._numbers = itertools.count()
 
     def __enter__(self) -> Self:
         return self
@@ -179,41 +198,90 @@ class Fetcher:
         """Requests made so far."""
         return self._store.requests.total
 
-    def bring(self, names: Sequence[str]) -> None:
-        """Lay down some files.
+    def lay_down(self, files: Sequence[SourceFile]) -> None:
+        """Lay each file down by itself.
 
         Raises:
             Refused: An object is not the one that was listed.
             IntegrityError: The bytes of one are not those of its tag, however often they are asked for.
         """
+        for folder in {(self._root / file.name).parent for file in files}:
+            disk.make_dirs(folder)
+        for _ in self._pool.map(self._lay_small, [file for file in files if file.bytes <= SMALL_BYTES]):
+            pass
+        self._lay_large([file for file in files if file.bytes > SMALL_BYTES])
+
+    def gathered(self, batch: FileBatch) -> FileBatch:
+        """The files of a batch one behind the other in one file: creating thousands would take longer than fetching.
+
+        Large ones are laid down by themselves first, to be compared with their tags.
+
+        Raises:
+            Refused: An object is not the one that was listed.
+            IntegrityError: The bytes of one are not those of its tag, however often they are asked for.
+        """
+        target = self._root / f"batch-{next(self._numbers):08d}"
+        ends = np.cumsum(batch.sizes)
+        files = list(zip(self._named(batch.names()), (ends - batch.sizes).tolist(), strict=True))
+        large = [(file, base) for file, base in files if file.bytes > SMALL_BYTES]
+        disk.make_dirs(self._root)
+        with disk.at_door(target), open(target, "wb", buffering=0) as out:
+            disk.preallocate(out.fileno(), int(ends[-1]) if files else 0)
+            left = deque(_Place(file, out.fileno(), base) for file, base in files if file.bytes <= SMALL_BYTES)
+            fetching = [self._pool.submit(self._gather, left) for _ in range(min(CONCURRENCY, len(left)))]
+            wait(fetching)  # before the file is closed under a thread that writes to it
+            for one in fetching:
+                one.result()
+            self.lay_down([file for file, _ in large])
+            for file, base in large:
+                self._move_in(self._root / file.name, out.fileno(), base)
+        return replace(batch, spool=str(target))
+
+    def _move_in(self, path: Path, descriptor: int, at: int) -> None:
+        with open(path, "rb") as whole:
+            while data := whole.read(_COPY_BYTES):
+                disk.write_all(descriptor, data, at)
+                at += len(data)
+        path.unlink()
+
+    def _gather(self, left: deque[_Place]) -> None:
+        """Fetch small files until none is left, as one of many threads; an error leaves none to the others."""
+        while True:
+            try:
+                file, descriptor, base = left.popleft()
+            except IndexError:
+                return
+            try:
+                disk.write_all(descriptor, self._small(file), base)
+            except BaseException:
+                left.clear()
+                raise
+
+    def _lay_small(self, file: SourceFile) -> None:
+        target = self._root / file.name
+        with disk.at_door(target), open(target, "wb", buffering=0) as out:
+            disk.write_all(out.fileno(), self._small(file), 0)
+
+    def _lay_large(self, files: Sequence[SourceFile]) -> None:
         seen: dict[str, set[str]] = {}
-        missing = self._named(names)
+        missing = list(files)
         for _ in range(DAMAGE_TRIES):
-            self._lay_down(missing)
-            large = [file for file in missing if file.bytes > SMALL_BYTES]
-            checks = zip(large, self._pool.map(lambda file: self._is_right(file, seen), large), strict=True)
+            for file in missing:
+                target = self._root / file.name
+                with disk.at_door(target), open(target, "wb") as out:
+                    disk.preallocate(out.fileno(), file.bytes)
+            ranges = [
+                _Range(file, start, min(start + PIECE_BYTES, file.bytes))
+                for file in missing
+                for start in range(0, file.bytes, PIECE_BYTES)
+            ]
+            for _done in self._pool.map(self._fetch, ranges):
+                pass
+            checks = zip(missing, self._pool.map(lambda file: self._is_right(file, seen), missing), strict=True)
             missing = [file for file, is_right in checks if not is_right]
             if not missing:
                 return
         raise etags.torn(f"{self._store.url}/{self._key(missing[0])}", subject=missing[0].name)
-
-    def _lay_down(self, files: Iterable[SourceFile]) -> None:
-        ranges = []
-        for file in files:
-            target = self._root / file.name
-            disk.make_dirs(target.parent)
-            if file.bytes > SMALL_BYTES:
-                with disk.at_door(target), open(target, "wb") as out:
-                    disk.preallocate(out.fileno(), file.bytes)
-            starts = range(0, max(file.bytes, 1), PIECE_BYTES)
-            ranges += [_Range(file, start, min(start + PIECE_BYTES, file.bytes)) for start in starts]
-        for _ in self._pool.map(self._fetch, ranges):
-            pass
-
-    def release(self, names: Sequence[str]) -> None:
-        """Remove some files."""
-        for name in names:
-            (self._root / name).unlink(missing_ok=True)
 
     def _named(self, names: Sequence[str]) -> list[SourceFile]:
         with self._guard:
@@ -239,24 +307,18 @@ class Fetcher:
         return agrees
 
     def _small(self, file: SourceFile) -> bytes:
+        """A small file's bytes, by one request, which a patient store compares with its tag."""
         key = self._key(file)
-        for _ in range(DAMAGE_TRIES):
-            data = self._store.read(key, start=0, stop=file.bytes, etag=file.fingerprint)
-            if etags.fits(data, file.fingerprint) is not False or not self._store.tags_bytes(key):
-                return data
-        raise etags.torn(f"{self._store.url}/{key}", subject=file.name)
+        blob = self._store.fetch(key)
+        if (blob.info.etag, len(blob.data)) != (file.fingerprint, file.bytes):
+            raise changed(f"{self._store.url}/{key}")
+        return blob.data
 
     def _fetch(self, piece: _Range) -> None:
-        file, key = piece.file, self._key(piece.file)
+        file, at = piece.file, piece.start
         target = self._root / file.name
-        if file.bytes <= SMALL_BYTES:
-            whole = self._small(file)
-            with disk.at_door(target), open(target, "wb") as out:
-                out.write(whole)
-            return
         with disk.at_door(target), open(target, "r+b", buffering=0) as out:
-            at = piece.start
-            for data in self._store.stream(key, start=piece.start, stop=piece.stop, etag=file.fingerprint):
+            for data in self._store.stream(self._key(file), start=at, stop=piece.stop, etag=file.fingerprint):
                 disk.write_all(out.fileno(), data, at)
                 at += len(data)
 

@@ -100,7 +100,7 @@ class Files:
             naming=self.naming,
             timed=self.timed,
             kinds=self.kinds,
-            keys=self.keys.chosen(positions),
+            keys=self.keys.chosen(positions, hashed=False),
             kind_of=self.kind_of[positions],
             sizes=self.sizes[picked],
             stamps=self.stamps[picked],
@@ -109,7 +109,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileBatch:
-    """Some records of a folder."""
+    """Some records of a folder; where there is a spool, their files lie in it one behind the other."""
 
     root: str
     naming: Naming
@@ -119,12 +119,16 @@ class FileBatch:
     kind_of: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int64]
     stamps: npt.NDArray[np.uint64]
+    spool: str | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def samples(self) -> Iterator[Sample]:
         """The files' bytes, each of the size and time that it was listed with."""
+        if self.spool is not None:
+            yield from self._spooled(self.spool)
+            return
         stamps = self.stamps.tolist() if self.timed else [None] * len(self.stamps)
         sizes = self.sizes.tolist()
         at = 0
@@ -135,6 +139,18 @@ class FileBatch:
                 parts[name] = _read(stem + suffix, sizes[at], stamps[at])
                 at += 1
             yield Sample(key, parts)
+
+    def _spooled(self, spool: str) -> Iterator[Sample]:
+        sizes = iter(self.sizes.tolist())
+        with open(spool, "rb") as file:
+            for key, kind in self._rows():
+                parts = {}
+                for name in kind.parts:
+                    size = next(sizes)
+                    parts[name] = file.read(size)
+                    if len(parts[name]) != size:
+                        raise changed(spool)
+                yield Sample(key, parts)
 
     def names(self) -> list[str]:
         """Names of the files, below the folder."""

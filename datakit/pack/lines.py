@@ -94,8 +94,8 @@ class Lines:
         """Some of them, in this order."""
         return LineBatch(
             files=self.files,
-            keys=self.keys.chosen(positions),
-            file_of=self._file_of(positions),
+            keys=self.keys.chosen(positions, hashed=False),
+            file_of=self._file_of(positions).astype(np.min_scalar_type(len(self.files))),
             offsets=self.offsets[positions],
             sizes=self.sizes[positions],
             digests=self.digests[positions],
@@ -116,7 +116,7 @@ class LineBatch:
 
     files: tuple[LineFile, ...]
     keys: KeyColumn
-    file_of: npt.NDArray[np.int32]
+    file_of: npt.NDArray[np.unsignedinteger]
     offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.uint32]
     digests: npt.NDArray[np.uint8]

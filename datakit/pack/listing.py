@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,7 +16,7 @@ from datakit.pack.scan import Sources
 from datakit.pack.spans import MANY, LineFile
 from datakit.pack.tables import list_table, saved_files, table_tasks
 from datakit.pack.tars import list_tar, tar_task
-from datakit.pack.troubles import refusal
+from datakit.pack.troubles import Trouble, refusal
 
 
 def list_records(
@@ -44,17 +45,19 @@ def list_records(
     """
     naming = naming or Naming()
     limit = MANY if on_error == "stop" else max_errors
+    empty = {number for number, file in enumerate(local.lines) if not os.path.getsize(file.path)}
+    lines = [file for number, file in enumerate(local.lines) if number not in empty]
+    told = [*sources.troubles, *(Trouble(local.lines[n].name, "is empty", hint=_EMPTY) for n in sorted(empty))]
     records: Records
     if sources.kind == "jsonl":
-        records = list_lines(
-            local.lines, naming=naming, limit=limit, run=run, troubles=sources.troubles, drop_twins=drop_twins
-        )
+        records = list_lines(lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins)
     elif sources.kind == "tar":
-        tars = [tar_task(file, local.root, naming) for file in local.lines]
-        records = joined(list(run(list_tar, tars)), troubles=sources.troubles)
+        whole = [source for number, source in enumerate(sources.files) if number not in empty]
+        tars = [tar_task(file, source, local.root, naming) for file, source in zip(lines, whole, strict=True)]
+        records = joined(list(run(list_tar, tars)), troubles=told)
     elif sources.kind != "files":
-        tables = table_tasks(_tables(sources, local), spool=local.spool, naming=naming, limit=limit)
-        records = joined(list(run(list_table, tables)), troubles=sources.troubles)
+        tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
+        records = joined(list(run(list_table, tables)), troubles=told)
     else:
         found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
         records = list_files(
@@ -65,9 +68,12 @@ def list_records(
     return records
 
 
-def _tables(sources: Sources, local: Fetched) -> Sequence[LineFile]:
+_EMPTY = "Fetch it again, or move it away"
+
+
+def _tables(sources: Sources, files: Sequence[LineFile], root: str) -> Sequence[LineFile]:
     """The files that hold rows, in order; a saved dataset says which."""
     if sources.kind != "hf":
-        return local.lines
-    by_name = {file.name: file for file in local.lines}
-    return [by_name[name] for name in saved_files(local.root, list(by_name))]
+        return files
+    by_name = {file.name: file for file in files}
+    return [by_name[name] for name in saved_files(root, list(by_name))]

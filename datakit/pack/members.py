@@ -28,12 +28,16 @@ Parts = tuple[str, ...]
 
 
 class Holder(NamedTuple):
-    """A plain local file that parts lie in: the name that messages use, its path, bytes and time of change in ns."""
+    """A plain local file that parts lie in: the name that messages use, its path, bytes and time of change in ns.
+
+    It may be a copy; `source_ns` is when what it is a copy of was changed, 0 where that is known by other means.
+    """
 
     name: str
     path: str
     size: int
     mtime_ns: int
+    source_ns: int = 0
 
     @classmethod
     def at(cls, name: str, path: str) -> Holder:
@@ -125,23 +129,23 @@ class Members:
         return rows_of(self.all_signatures, positions)
 
     def newest_ns(self, positions: Positions) -> int:
-        """When the last of the files of some was changed, in ns since 1970; 0 where signatures are digests."""
-        numbers = [] if self.exact else np.unique(self.holder_of[positions]).tolist()
-        return max((self.holders[number].mtime_ns for number in numbers), default=0)
+        """When the last of the files of some was changed, in ns since 1970; 0 where digests tell what they hold."""
+        if self.exact:
+            return 0
+        return max((self.holders[number].source_ns for number in np.unique(self.holder_of[positions])), default=0)
 
     def take(self, positions: Positions) -> MemberBatch:
         """Some of them, in this order."""
-        some = self.chosen(positions)
-        return MemberBatch(some)
+        return MemberBatch(self.chosen(positions, hashed=False))
 
-    def chosen(self, positions: Positions) -> Members:
-        """A table of some of them, in this order."""
+    def chosen(self, positions: Positions, *, hashed: bool = True) -> Members:
+        """A table of some of them, in this order, with hashes of the keys or without."""
         counts = np.diff(self.firsts)[positions]
         firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         picked = np.repeat(self.firsts[positions] - firsts[:-1], counts) + np.arange(int(counts.sum()))
         return replace(
             self,
-            keys=self.keys.chosen(positions),
+            keys=self.keys.chosen(positions, hashed=hashed),
             kind_of=self.kind_of[positions],
             holder_of=self.holder_of[positions],
             firsts=firsts,
@@ -242,7 +246,7 @@ def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Memb
         keys=KeyColumn.joined(
             b"".join(piece.keys.text for piece in pieces),
             np.concatenate([*(piece.keys.lengths for piece in pieces), np.zeros(0, np.uint8)]),
-            np.concatenate([*(piece.keys.known_hashes for piece in pieces), np.zeros(0, np.uint64)]),
+            np.concatenate([*(piece.keys.hashes() for piece in pieces), np.zeros(0, np.uint64)]),
         ),
         kinds=tuple(kinds),
         kind_of=all_kinds,

@@ -42,7 +42,7 @@ class KeyColumn:
     Attributes:
         text: All keys, one after the other.
         lengths: Bytes of each.
-        known_hashes: `key_hash` of each.
+        known_hashes: `key_hash` of each; None in a batch, which needs none.
         places: Where every 64th key begins.
 
     Example:
@@ -52,7 +52,7 @@ class KeyColumn:
 
     text: bytes
     lengths: npt.NDArray[np.uint8]
-    known_hashes: npt.NDArray[np.uint64]
+    known_hashes: npt.NDArray[np.uint64] | None
     places: npt.NDArray[np.int64]
 
     @classmethod
@@ -64,9 +64,9 @@ class KeyColumn:
         return cls.joined(b"".join(encoded), np.array([len(key) for key in encoded], np.uint8), hashes)
 
     @classmethod
-    def joined(cls, text: bytes, lengths: npt.NDArray[np.uint8], hashes: npt.NDArray[np.uint64]) -> KeyColumn:
+    def joined(cls, text: bytes, lengths: npt.NDArray[np.uint8], hashes: npt.NDArray[np.uint64] | None) -> KeyColumn:
         """A column whose pieces are known: the text of all keys, bytes of each, `key_hash` of each."""
-        assert len(lengths) == len(hashes)
+        assert hashes is None or len(lengths) == len(hashes)
         places = np.zeros(-(-len(lengths) // _STRIDE) + 1, np.int64)
         if len(lengths):
             np.cumsum(np.add.reduceat(lengths, np.arange(0, len(lengths), _STRIDE), dtype=np.int64), out=places[1:])
@@ -89,41 +89,42 @@ class KeyColumn:
 
     def take(self, positions: Positions) -> list[str]:
         """Some of them, in this order."""
-        some = self.chosen(positions)
+        some = self.chosen(positions, hashed=False)
         text = some.text.decode()
         ends = np.cumsum(some.lengths, dtype=np.int64).tolist()
         if len(text) == len(some.text):  # ASCII: places in the text are places in the bytes
             return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         return [some.text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
-    def chosen(self, positions: Positions) -> KeyColumn:
-        """A column of some of them, in this order."""
-        lengths = self.lengths[positions]
-        wide = lengths.astype(np.int64)
-        before = np.cumsum(wide) - wide
-        picked = np.repeat(self._starts(positions) - before, wide) + np.arange(int(wide.sum()))
-        text = np.frombuffer(self.text, np.uint8)[picked].tobytes()
-        return KeyColumn.joined(text, lengths, self.known_hashes[positions])
+    def chosen(self, positions: Positions, *, hashed: bool = True) -> KeyColumn:
+        """A column of some of them, in this order, with their hashes or without."""
+        pieces = [self._text(positions[start : start + _ITERATED]) for start in range(0, len(positions), _ITERATED)]
+        hashes = self.known_hashes[positions] if hashed and self.known_hashes is not None else None
+        return KeyColumn.joined(b"".join(pieces), self.lengths[positions], hashes)
 
     def hashes(self) -> npt.NDArray[np.uint64]:
         """`key_hash` of each; not to be written to."""
+        assert self.known_hashes is not None
         return self.known_hashes
+
+    def _text(self, positions: Positions) -> bytes:
+        """The text of some keys, which should not be many: in between it takes about a kilobyte for each."""
+        wide = self.lengths[positions].astype(np.int64)
+        before = np.cumsum(wide) - wide
+        picked = np.repeat(self._starts(positions) - before, wide) + np.arange(int(wide.sum()))
+        return np.frombuffer(self.text, np.uint8)[picked].tobytes()
 
     def _starts(self, positions: Positions) -> npt.NDArray[np.int64]:
         blocks = positions >> _STRIDE_BITS
-        columns = np.arange(_STRIDE)
-        starts: npt.NDArray[np.int64] = self.places[blocks]
-        # a block at a time of all positions, so that what is looked at in between stays small
-        for first in range(0, len(positions), _ITERATED):
-            piece = slice(first, first + _ITERATED)
-            cells = (blocks[piece, None] << _STRIDE_BITS) + columns
-            within = cells < positions[piece, None]
-            starts[piece] += np.where(within, self.lengths[np.where(within, cells, 0)], 0).sum(axis=1, dtype=np.int64)
+        cells = (blocks[:, None] << _STRIDE_BITS) + np.arange(_STRIDE)
+        within = cells < positions[:, None]
+        lengths = np.where(within, self.lengths[np.where(within, cells, 0)], 0)
+        starts: npt.NDArray[np.int64] = self.places[blocks] + lengths.sum(axis=1, dtype=np.int64)
         return starts
 
 
 _ITERATED = 4096
-"""Keys that are looked up at once: half a megabyte of places."""
+"""Keys that are looked up at once: some megabytes of places."""
 
 
 class Run(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Counts:
     requests: int
     request_price: RequestPrice | None
     records: int
+    part_counts: Mapping[str, int]
     built: int
     left_out: LeftOut
 
@@ -65,6 +67,7 @@ class PackResult:
         requests: Requests made to a store for listing and reading it.
         records: Raw records that can be packed.
         twins: Records that `--dedupe drop` left out.
+        part_counts: How many of them have a part, by its name.
         samples: Samples in all datasets.
         shards: Shards in all datasets.
         reused: How many of them an earlier pack had made.
@@ -87,6 +90,7 @@ class PackResult:
     requests: int
     records: int
     twins: int
+    part_counts: Mapping[str, int]
     samples: int
     shards: int
     reused: int
@@ -122,6 +126,7 @@ class PackResult:
             requests=counts.requests,
             records=counts.records,
             twins=choice.twins,
+            part_counts=counts.part_counts,
             samples=choice.plan.samples,
             shards=sum(dataset.shards for dataset in datasets),
             reused=sum(dataset.reused for dataset in datasets),

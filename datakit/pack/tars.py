@@ -25,7 +25,7 @@ from datakit.pack.members import Holder, Piece
 from datakit.pack.naming import Naming
 from datakit.pack.records import KeyColumn
 from datakit.pack.spans import LineFile
-from datakit.pack.trees import shown
+from datakit.pack.trees import SourceFile, shown
 from datakit.pack.troubles import Trouble
 from datakit.storage import disk
 
@@ -35,9 +35,10 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class TarTask:
-    """A task: a plain tar on a local disk, where its index would be, and how names are cut."""
+    """A task: a plain tar on a local disk, what it was laid down from, where its index would be, how names are cut."""
 
     file: LineFile
+    source: SourceFile
     index: str
     naming: Naming
 
@@ -49,21 +50,22 @@ def list_tar(task: TarTask) -> Piece:
         InputError: It is damaged, or not whole.
     """
     with disk.at_door(task.file.path):
-        holder = Holder.at(*task.file[:2])
+        holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.mtime_ns or 0)
         if os.path.exists(task.index):
             return _indexed(holder, Index.from_buffer(disk.map_file(Path(task.index))))
-        return _foreign(holder, task.naming)
+        return _foreign(holder, task.source, task.naming)
 
 
-def tar_task(file: LineFile, root: str, naming: Naming) -> TarTask:
+def tar_task(file: LineFile, source: SourceFile, root: str, naming: Naming) -> TarTask:
     """The task of a tar.
 
     Args:
         file: It in plain form.
+        source: It as it was listed.
         root: The folder of the source, in which an index of ours may lie beside it.
         naming: How names are cut.
     """
-    return TarTask(file, os.path.join(root, index_name(file.name)), naming)
+    return TarTask(file, source, os.path.join(root, index_name(file.name)), naming)
 
 
 def _indexed(holder: Holder, index: Index) -> Piece:
@@ -89,11 +91,11 @@ def _indexed(holder: Holder, index: Index) -> Piece:
     )
 
 
-def _foreign(holder: Holder, naming: Naming) -> Piece:
+def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
     told: list[Trouble] = []
     found = list(_files(holder, told))
     table = list_files(holder.name, files=found, naming=naming, timed=False, troubles=told)
-    stamp = f"{holder.name}\0{holder.size} {holder.mtime_ns}\0".encode()
+    stamp = f"{holder.name}\0{source.bytes} {source.stamp}\0".encode()
     signatures = bytearray()
     offsets, sizes = table.stamps.astype(np.int64), table.sizes
     for first, last in zip(table.firsts[:-1].tolist(), table.firsts[1:].tolist(), strict=True):

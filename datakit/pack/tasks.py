@@ -17,7 +17,7 @@ from pathlib import Path
 from datakit.data.index import index_name
 from datakit.events import OnEvent, Progress
 from datakit.pack.engines import Crew
-from datakit.pack.fetching import Fetched
+from datakit.pack.fetching import Fetched, release, spool_of
 from datakit.pack.planning import PlannedShard
 from datakit.pack.receipts import Memory, Receipt
 from datakit.pack.records import Batch, Records
@@ -90,8 +90,10 @@ def build_all(
     def tasks() -> Iterator[ShardTask]:
         batches = local.brought(records.take(job.shard.positions) for job in jobs)
         for job, batch in zip(jobs, batches, strict=True):
+            spools.append(spool_of(batch))
             yield ShardTask(room / f"{job.shard.task}.tar", job.dataset, batch, bundle)
 
+    spools: deque[Path | None] = deque()
     receipts: dict[str, Receipt] = {}
     waiting: deque[Future[Receipt]] = deque()
     done = progress.done
@@ -99,8 +101,7 @@ def build_all(
         for job, built in zip(jobs, crew.map(build_shard, tasks()), strict=True):
             shard = job.shard
             path = room / f"{shard.task}.tar"
-            if local.is_brought:
-                local.release(records.take(shard.positions))
+            release(spools.popleft())
             waiting.append(pool.submit(memory.settle, shard.task, built, path, settled=settled(shard)))
             done += built.totals.samples
             on_event(Progress(progress.task, done, progress.total, progress.unit))

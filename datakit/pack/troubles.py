@@ -59,7 +59,7 @@ def refusal(troubles: Sequence[Trouble]) -> InputError:
     hints = dict.fromkeys(trouble.hint for trouble in troubles if trouble.hint)
     return InputError(
         f"{listing([str(trouble) for trouble in troubles], 'record')} cannot be packed",
-        hint="; ".join([*list(hints)[:3], "or leave them out: --on-error skip"]),
+        hint="; ".join([*list(hints)[:5], "or leave them out: --on-error skip"]),
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 

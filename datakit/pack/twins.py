@@ -12,8 +12,10 @@ found by those (`lines`) and do not come here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
 from datakit.pack.engines import Crew
-from datakit.pack.fetching import Fetched
+from datakit.pack.fetching import Fetched, release, spool_of
 from datakit.pack.records import Batch, Records
 from datakit.pack.troubles import LISTED
 from datakit.units import format_count
@@ -163,14 +165,15 @@ def _split_at(position: int, splits: Sequence[tuple[str | None, int]], ends: npt
 
 def _read(records: Records, suspects: npt.NDArray[np.int64], local: Fetched, crew: Crew) -> Digests:
     pieces = [suspects[start : start + _READ_TOGETHER] for start in range(0, len(suspects), _READ_TOGETHER)]
-    answers = crew.map(digests_of, local.brought(_taken(records, pieces)))
+    spools: deque[Path | None] = deque()
+
+    def brought() -> Iterator[Batch]:
+        for batch in local.brought(records.take(piece) for piece in pieces):
+            spools.append(spool_of(batch))
+            yield batch
+
     found = []
-    for piece, answer in zip(pieces, answers, strict=True):
-        if local.is_brought:
-            local.release(records.take(piece))
+    for answer in crew.map(digests_of, brought()):
+        release(spools.popleft())
         found.append(answer)
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, DIGEST_BYTES)
-
-
-def _taken(records: Records, pieces: Iterable[npt.NDArray[np.int64]]) -> Iterator[Batch]:
-    return (records.take(piece) for piece in pieces)

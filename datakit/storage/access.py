@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from datakit.errors import UsageError
 
@@ -49,6 +50,7 @@ class StoreOptions:
         session_token: The token of temporary credentials; masked.
         virtual_hosted: Bucket in the host name instead of the path: Aliyun OSS and Tencent COS refuse the path style.
         anonymous: Sign nothing: public buckets.
+        client: `fsspec` reads S3 through s3fs instead of obstore: slower, and nothing can be written that way.
     """
 
     url: str | None = None
@@ -59,6 +61,7 @@ class StoreOptions:
     session_token: str | None = field(default=None, repr=False)
     virtual_hosted: bool = False
     anonymous: bool = False
+    client: Literal["fsspec"] | None = None
 
     def __post_init__(self) -> None:
         if self.url is not None and "://" not in self.url:

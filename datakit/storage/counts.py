@@ -46,19 +46,21 @@ class Meter:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._counts = RequestCounts()
+        self._totals = {one.name: 0 for one in fields(RequestCounts)}
 
     def add(self, **more: int) -> None:
         """Count some."""
         with self._guard:
-            self._counts = self._counts + RequestCounts(**more)
+            for name, count in more.items():
+                self._totals[name] += count
         if self is not PROCESS:
             PROCESS.add(**more)
 
     @property
     def counts(self) -> RequestCounts:
         """What was counted so far."""
-        return self._counts
+        with self._guard:
+            return RequestCounts(**self._totals)
 
 
 PROCESS = Meter()

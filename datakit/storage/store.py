@@ -25,6 +25,7 @@ from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowe
 from datakit.storage.access import StoreOptions, nearest, refuse_reserved, refuse_s3_options
 from datakit.storage.answers import Asked, changed, no_answer, translated
 from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.foreign import FsspecStore, known_schemes
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined
 from datakit.storage.wire import PIECE_BYTES, Wire, is_direct, is_weak
 
@@ -339,8 +340,8 @@ def open_location(
     """The place that a path or URL names; nothing is asked of any network yet.
 
     Args:
-        place: A path, `file://...`, `s3://bucket/prefix`, `gs://...`, `az://...`, or `NAME://prefix` for a named store;
-            a location stays as it is.
+        place: A path, `file://...`, `s3://bucket/prefix`, `gs://...`, `az://...`, `NAME://prefix` for a named store, or
+            any URL of fsspec to read from; a location stays as it is.
         stores: Named stores of the settings.
         env: The environment to find options in; the process's own when not given.
 
@@ -365,10 +366,12 @@ def open_location(
             )
         text = f"{chosen.url.rstrip('/')}/{rest}"
         scheme, _, rest = text.partition("://")
-    if scheme not in SCHEMES:
+    if scheme not in SCHEMES and scheme not in known_schemes():
         accepted = ", ".join(f"{name}://" for name in (*SCHEMES, "file", *named))
         raise UsageError(
-            f"{place} has a scheme that datakit does not know", hint=f"It knows {accepted} and paths", subject=text
+            f"{place} has a scheme that datakit does not know",
+            hint=f"It knows {accepted}, paths, and to read from what fsspec knows",
+            subject=text,
         )
     bucket, _, prefix = rest.partition("/")
     if not bucket:
@@ -377,6 +380,10 @@ def open_location(
     chosen = chosen or nearest(text, named)
     if chosen is not None and scheme != "s3":
         refuse_s3_options(chosen, scheme)
+    if scheme not in SCHEMES:
+        return Location(FsspecStore(url), prefix.strip("/"))
     found = StoreOptions.from_environment(os.environ if env is None else env)
     options = found if chosen is None else chosen.over(found)
+    if options.client == "fsspec":
+        return Location(FsspecStore(url, options=options), prefix.strip("/"))
     return Location(ObstoreStore(url, options=options), prefix.strip("/"))

@@ -82,7 +82,7 @@ def test_flags_stand_over_the_settings_file(raw: Path) -> None:
         (["bad.jsonl", "ds"], 1, "bad.jsonl:2: not JSON"),
         (["array.jsonl", "ds"], 1, "array.jsonl[0]: a number, not a JSON object"),
         (["twice.jsonl", "ds"], 1, "twice.jsonl:2: its key a is that of twice.jsonl:1"),
-        (["empty.jsonl", "ds"], 1, "empty.jsonl is empty"),
+        (["empty.jsonl", "ds"], 1, "empty.jsonl: is empty"),
         (["raw.jsonl", "full"], 3, "full holds files that no manifest names"),
     ],
 )

@@ -11,12 +11,12 @@ import pytest
 
 from datakit import InputError, IntegrityError, Refused
 from datakit.pack import fetching
-from datakit.pack.fetching import Fetched, fetched
+from datakit.pack.fetching import Fetched, fetched, release, spool_of
 from datakit.pack.listing import list_records
 from datakit.pack.records import Records
 from datakit.pack.scan import Sources, scan
 from datakit.storage import store
-from datakit.storage.objects import Store
+from datakit.storage.objects import Blob, Store
 from datakit.storage.store import Location
 from support.memory import MemoryStore
 from support.packing import tree
@@ -53,43 +53,43 @@ def test_nothing_is_fetched_before_its_turn(pairs: tuple[MemoryStore, Fetched, R
     before = memory.requests
     batch = records.take(np.array([3, 17]))
 
-    local.bring(batch)
-    samples = list(batch.samples())
+    brought = local.bring(batch)
+    samples = list(brought.samples())
 
     assert before.get == 0
     assert [sample.key for sample in samples] == ["s03", "s17"]
     assert samples[1].parts == {"bin": bytes([17]) * 100, "txt": b"text 17"}
     assert (memory.requests - before).get == 4
     assert local.requests >= 4
-    assert len(tree(tmp_path / "spool")) == 4
+    assert len(tree(tmp_path / "spool")) == 1
 
 
 def test_what_was_built_is_removed(pairs: tuple[MemoryStore, Fetched, Records], tmp_path: Path) -> None:
     """So that a folder larger than the disk can be packed; a batch can be brought again."""
     _, local, records = pairs
-    one, other = records.take(np.array([1])), records.take(np.array([2]))
-    local.bring(one)
-    local.bring(other)
+    batch = records.take(np.array([1]))
+    one, other = local.bring(batch), local.bring(records.take(np.array([2])))
 
-    local.release(one)
+    release(spool_of(one))
 
-    assert sorted(tree(tmp_path / "spool")) == ["fetched/s02.bin", "fetched/s02.txt"]
-    local.bring(one)
-    assert len(list(one.samples())) == 1
+    assert list(tree(tmp_path / "spool").values()) == [bytes([2]) * 100 + b"text 2"]
+    assert [sample.key for sample in other.samples()] == ["s02"]
+    assert [sample.key for sample in local.bring(batch).samples()] == ["s01"]
 
 
-def test_batches_are_brought_from_several_threads(pairs: tuple[MemoryStore, Fetched, Records]) -> None:
-    """One batch is fetched while another is built."""
-    _, local, records = pairs
-    batches = [records.take(np.arange(start, start + 5)) for start in range(0, 20, 5)]
-    threads = [threading.Thread(target=local.bring, args=(batch,)) for batch in batches]
+def test_batches_come_in_order_and_ahead_of_their_turn(pairs: tuple[MemoryStore, Fetched, Records]) -> None:
+    """One batch is fetched while another is built; when the second is asked for, the fourth is on its way."""
+    memory, local, records = pairs
+    batches = (records.take(np.arange(start, start + 4)) for start in range(0, 20, 4))
 
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    coming = local.brought(batches)
+    first = next(coming)
+    after = memory.requests.get
+    rest = list(coming)
 
-    assert [sample.key for batch in batches for sample in batch.samples()] == [f"s{n:02d}" for n in range(20)]
+    assert after >= 8
+    keys = [sample.key for batch in [first, *rest] for sample in batch.samples()]
+    assert keys == [f"s{number:02d}" for number in range(20)]
 
 
 def test_an_object_that_was_replaced_is_refused(pairs: tuple[MemoryStore, Fetched, Records]) -> None:
@@ -154,9 +154,11 @@ def test_local_files_are_read_where_they_are(tmp_path: Path) -> None:
 
     with fetched(sources, tmp_path / "spool") as local:
         batch = list_records(sources, local).take(np.arange(1))
-        local.bring(batch)
-        local.release(batch)
+        brought = local.bring(batch)
+        release(spool_of(brought))
 
+    assert brought is batch
+    assert spool_of(brought) is None
     assert (tmp_path / "raw" / "a.txt").exists()
     assert local.requests == 0
 
@@ -176,14 +178,20 @@ def test_a_damaged_file_leaves_no_spool(tmp_path: Path) -> None:
 @pytest.fixture
 def flips(memory: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many of the next reads have a bit wrong, as a list of one number."""
-    left, real = [0], memory.stream
+    left, real, whole = [0], memory.stream, memory.fetch
 
     def stream(key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
         for piece in real(key, start=start, stop=stop, etag=etag):
             left[0] -= 1
             yield memoryview(bytes([piece[0] ^ (left[0] >= 0)]) + bytes(piece[1:]))
 
+    def fetch(key: str) -> Blob:
+        blob = whole(key)
+        left[0] -= 1
+        return Blob(blob.info, bytes([blob.data[0] ^ (left[0] >= 0)]) + blob.data[1:])
+
     monkeypatch.setattr(memory, "stream", stream)
+    monkeypatch.setattr(memory, "fetch", fetch)
     return left
 
 
@@ -246,3 +254,61 @@ def test_a_tag_of_unknown_parts_needs_two_readings_that_agree(
 
     assert found == b"".join(lines)
     assert memory.requests.get - before == num_readings
+
+
+def test_a_spool_that_was_cut_is_refused(pairs: tuple[MemoryStore, Fetched, Records], tmp_path: Path) -> None:
+    """Nothing shorter than was listed is taken for a file."""
+    _, local, records = pairs
+    batch = local.bring(records.take(np.array([1])))
+    (path,) = (tmp_path / "spool" / "fetched").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+
+    with pytest.raises(InputError, match="changed while it was packed"):
+        list(batch.samples())
+
+
+def test_objects_of_all_sizes_share_a_spool(
+    memory: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones whole, large ones in ranges, each at its place."""
+    monkeypatch.setattr(fetching, "SMALL_BYTES", 10)
+    monkeypatch.setattr(fetching, "PIECE_BYTES", 7)
+    files = {f"raw/s{number}.bin": bytes([number]) * (number * 5 + 1) for number in range(8)}
+    for key, data in files.items():
+        memory.write(key, data)
+
+    sources = scan("memory://bucket/raw")
+    with fetched(sources, tmp_path / "spool") as local:
+        records = list_records(sources, local)
+        samples = list(local.bring(records.take(np.array([7, 0, 3, 5]))).samples())
+
+    assert [(f"raw/{one.key}.bin", one.parts["bin"]) for one in samples] == [
+        (f"raw/s{number}.bin", files[f"raw/s{number}.bin"]) for number in (7, 0, 3, 5)
+    ]
+
+
+def test_an_error_lets_no_thread_write_on(
+    pairs: tuple[MemoryStore, Fetched, Records], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is closed when the last of them has ended, so that none writes into what was opened next."""
+    memory, local, records = pairs
+    failed, running = threading.Event(), []
+    real = memory.fetch
+
+    def fetch(key: str) -> Blob:
+        if key.endswith("s00.bin"):
+            failed.set()
+            raise Refused("replaced")
+        failed.wait(60)
+        running.append(key)
+        blob = real(key)
+        running.remove(key)
+        return blob
+
+    monkeypatch.setattr(memory, "fetch", fetch)
+
+    with pytest.raises(Refused, match="replaced"):
+        local.bring(records.take(np.arange(20)))
+
+    assert running == []
+    assert memory.requests.get < 40

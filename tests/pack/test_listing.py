@@ -71,3 +71,17 @@ def test_more_offenders_than_are_tolerated_are_still_more(tmp_path: Path) -> Non
     table = listed(tmp_path / "x.jsonl", on_error="skip", max_errors=20)
 
     assert len(table.troubles) == 21
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("a.csv", "b.csv")])
+def test_an_empty_file_among_others_is_an_offender(tmp_path: Path, names: tuple[str, str]) -> None:
+    """A download that was lost would go unseen."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    (root / names[0]).write_bytes(b"")
+    (root / names[1]).write_bytes(b'{"id": "x"}\n' if names[1].endswith("l") else b"id\nx\n")
+
+    with pytest.raises(InputError, match=f"{names[0]}: is empty"):
+        listed(root)
+
+    assert list(listed(root, on_error="skip").keys) == ["x"]

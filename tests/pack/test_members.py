@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,25 @@ def test_no_file_is_an_empty_table(tmp_path: Path) -> None:
     for table in (table_of(tmp_path), table_of(tmp_path, [])):
         assert len(table.keys) == len(table.part_bytes) == len(table.shard_bytes) == 0
         assert table.part_counts == {}
+
+
+def test_digests_need_no_times_and_places_do(tmp_path: Path) -> None:
+    """When the source of what a record lies in was changed; 0 where its digest tells what it holds."""
+    pieces = [laid(tmp_path / name, [Sample(name, {"x": b"1"})], exact=False) for name in "abc"]
+    pieces = [replace(piece, holder=piece.holder._replace(source_ns=n)) for n, piece in enumerate(pieces, start=5)]
+    table, sure = joined(pieces), joined([replace(piece, exact=True) for piece in pieces])
+
+    assert table.newest_ns(np.array([0, 1])) == 6
+    assert table.newest_ns(np.array([2, 0])) == 7
+    assert table.newest_ns(np.array([], np.int64)) == 0
+    assert sure.newest_ns(np.array([0, 1, 2])) == 0
+
+
+def test_records_of_many_files_are_read_in_any_order(tmp_path: Path) -> None:
+    """One file is open at a time, however often a batch goes back and forth."""
+    table = table_of(tmp_path, *[[Sample(f"k{f}{n}", {"x": b"%d" % n}) for n in range(3)] for f in range(5)])
+    order = np.array([n * 3 + f for f in range(3) for n in range(5)])
+
+    samples = list(table.take(order).samples())
+
+    assert [sample.key for sample in samples] == [f"k{n}{f}" for f in range(3) for n in range(5)]

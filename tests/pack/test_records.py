@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.data.keys import key_hash
-from datakit.pack.records import KeyColumn, rows_of
+from datakit.pack.records import KeyColumn, here, lacking, rows_of
 
 KEYS = st.lists(st.text(max_size=60), max_size=200)
 
@@ -21,11 +21,12 @@ def test_a_column_gives_back_its_keys(keys: list[str], random: object) -> None:
     column = pickle.loads(pickle.dumps(KeyColumn.of(keys)))
     chosen = np.array([random.randrange(len(keys)) for _ in range(30)] if keys else [], np.int64)  # type: ignore[attr-defined]  # a Random
 
-    some = column.chosen(chosen)
+    some, bare = column.chosen(chosen), column.chosen(chosen, hashed=False)
 
     assert list(column) == [column[position] for position in range(len(column))] == keys
     assert column.take(chosen) == list(some) == [keys[position] for position in chosen.tolist()]
     assert column.hashes().tolist() == [key_hash(key) for key in keys]
+    assert (list(bare), bare.known_hashes) == (list(some), None)
     assert some.hashes().tolist() == [key_hash(keys[position]) for position in chosen.tolist()]
 
 
@@ -42,7 +43,7 @@ def test_a_key_takes_9_bytes_besides_its_own() -> None:
     """Length, hash and a share of a place, however many there are."""
     column = KeyColumn.of([f"{number:09d}" for number in range(10_000)])
 
-    overhead = column.lengths.nbytes + column.known_hashes.nbytes + column.places.nbytes
+    overhead = column.lengths.nbytes + column.hashes().nbytes + column.places.nbytes
 
     assert overhead / len(column) < 9.2
     assert len(column.text) == 9 * len(column)
@@ -59,3 +60,35 @@ def test_rows_are_cut_out_of_a_table() -> None:
 
     assert rows_of(table, np.array([3, 0])) == [b"\x09\x0a\x0b", b"\x00\x01\x02"]
     assert rows_of(table, np.array([], np.int64)) == []
+
+
+def test_the_longest_columns_take_no_more_than_the_keys_they_hold() -> None:
+    """A choice of a few keys out of many looks at their neighbours alone, wherever they stand."""
+    keys = [f"{'x' * (number % 200)}{number}" for number in range(5000)]
+    column = KeyColumn.of(keys)
+    chosen = np.array([4999, 0, 63, 64, 65, 127, 128, 4999])
+
+    some = column.chosen(chosen)
+
+    assert list(some) == [keys[position] for position in chosen.tolist()]
+    assert len(some.text) == sum(len(keys[position]) for position in chosen.tolist())
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"jpg": 10, "json": 8}, ["of 10 samples, 2 lack json"]),
+        ({"jpg": 9, "json": 8, "txt": 1}, ["of 10 samples, 1 lack jpg, 2 lack json"]),
+        ({"jpg": 10, "txt": 4}, []),
+        ({"jpg": 5, "txt": 5}, ["of 10 samples, 5 lack jpg, 5 lack txt"]),
+        ({}, []),
+    ],
+)
+def test_parts_that_most_records_have_are_missed_where_they_lack(counts: dict[str, int], said: list[str]) -> None:
+    """What only a few have is theirs."""
+    assert [remark.message for remark in lacking(counts, 10)] == said
+
+
+def test_tasks_run_here_one_after_the_other() -> None:
+    """Where no engine is given."""
+    assert list(here(len, ["a", "bc"])) == [1, 2]

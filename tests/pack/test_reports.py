@@ -63,7 +63,7 @@ def test_files_are_quarantined_with_their_whole_record(tmp_path: Path) -> None:
     result = pack(root, tmp_path / "ds", settings=PackSettings(on_error="quarantine"))
 
     assert tree(tmp_path / "ds.quarantine") == {"README": b"read", "c.X.jpg": b"c", "d/a.jpg": b"", "d/a.json": b"{}"}
-    assert (result.samples, result.left_out.count) == (1, 3)
+    assert (result.samples, result.left_out.count, result.part_counts) == (1, 3, {"jpg": 1})
 
 
 def test_more_than_the_limit_stops_the_pack(tmp_path: Path) -> None:

@@ -168,8 +168,7 @@ def test_an_object_named_like_its_folder_is_found(tmp_path: Path, bucket: str) -
     sources = scan(f"{bucket}/f")
     with fetched(sources, tmp_path / "spool") as local:
         batch = list_records(sources, local).take(np.arange(1))
-        local.bring(batch)
-        data = [sample.parts["x"] for sample in batch.samples()]
+        data = [sample.parts["x"] for sample in local.bring(batch).samples()]
 
     assert (sources.single, data) == (False, [b"x"])
 

@@ -147,7 +147,7 @@ def test_tabs_compression_and_a_mark_make_no_difference(tmp_path: Path) -> None:
         (b"id;a\nx;1\n", r"x\.csv: its header is one column, 'id;a', with semicolons"),
         (b'id,a\nx,"1\n', r"x\.csv cannot be read from line 2 on: unexpected end of data"),
         (b"id,a\nx,caf\xe9\n", r"x\.csv cannot be read from line \d on: it is not UTF-8"),
-        (b"", r"is empty: it holds no records"),
+        (b"", r"x\.csv: is empty"),
         (b"id,a\n", r"is empty: it holds no records"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -173,10 +174,26 @@ def test_a_damaged_tar_is_refused(tmp_path: Path, how: str) -> None:
 
 def test_no_tar_at_all_is_refused(tmp_path: Path) -> None:
     """Whatever its name says."""
-    for data in (b"", b"plain text" * 100):
+    for data, said in ((b"", r"x\.tar: is empty"), (b"plain text" * 100, r"x\.tar is not a whole tar")):
         (tmp_path / "x.tar").write_bytes(data)
-        with pytest.raises(InputError, match=r"x\.tar is not a whole tar"):
+        with pytest.raises(InputError, match=said):
             pack(tmp_path / "x.tar", tmp_path / "ds")
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_what_a_tar_holds_is_known_again_without_reading_it(tmp_path: Path, name: str) -> None:
+    """By its size and time, also where it was unpacked for the pack: the second pack builds nothing."""
+    data = tar(tmp_path / "made.tar", {f"s{n}.txt": b"%d" % n for n in range(20)}).read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
+    pack(tmp_path / name, tmp_path / "ds")
+
+    again = pack(tmp_path / name, tmp_path / "ds")
+    os.utime(tmp_path / name, (1_000_000_001, 1_000_000_001))
+    touched = pack(tmp_path / name, tmp_path / "ds")
+
+    assert (again.built, again.reused) == (0, 1)
+    assert touched.built == 1
 
 
 def test_an_index_that_does_not_fit_its_tar_is_found_out(tmp_path: Path) -> None:
