@@ -5,16 +5,11 @@ each sample exactly once and gives all ranks the same number of steps, what the 
 the state is a few integers, counts what was handed out and not what was fetched ahead, and costs the same anywhere.
 
 Workers get arrays of sample numbers and give back what `collate` made (torch tensors travel through shared memory).
-They ignore SIGHUP and SIGINT, and SIGTERM from anybody but the process that started them: the trainer decides when they
-end. Does not decode and does not mix datasets.
+How they live and end is for `workers`. Does not decode and does not mix datasets.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +22,7 @@ from datakit.data.order import ORDER_FORMAT, Cursor, Geometry, Order, Tail
 from datakit.errors import InputError, MissingExtra, Refused, UsageError
 from datakit.feed.dataset import Dataset
 from datakit.feed.mapped import Item
+from datakit.feed.workers import Workers
 
 try:
     import torch
@@ -120,6 +116,8 @@ class Loader(Generic[T]):
         rank: This process among those that read together.
         world_size: How many read together.
         pin_memory: Put what workers made into page-locked memory, by the `pin_memory()` of its class; needs a GPU.
+        on_wait: Called about once a second while workers have no batch yet; what it raises ends the iteration, and the
+            batch that was waited for is not consumed.
 
     Raises:
         UsageError: A number is out of its range.
@@ -144,6 +142,7 @@ class Loader(Generic[T]):
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} is not one of {world_size} ranks")
@@ -162,7 +161,8 @@ class Loader(Generic[T]):
         self._fetch = _Fetch(dataset, collate or cast("Callable[[Sequence[Item]], T]", as_bytes))
         self._cursor = self.geometry.normal(Cursor())
         self._turn = 0
-        self._pool: Any = None
+        self._pool: Workers[T] | None = None
+        self._on_wait = on_wait or _wait_on
         self._plan: Iterator[Numbers] = iter(())
 
     @property
@@ -229,10 +229,8 @@ class Loader(Generic[T]):
         """End the workers and the loop that is under way; the loader starts new ones when it is used again."""
         self._turn += 1
         pool, self._pool = self._pool, None
-        # the DataLoader has no public way to end its workers; dropping its iterator ends them only if nobody else holds
-        # it, as a loop that was left half-way does, and the traceback of an error that came out of one
-        if pool is not None and (running := pool._iterator) is not None:
-            running._shutdown_workers()
+        if pool is not None:
+            pool.close()
 
     def numbers(self, cursor: Cursor) -> Iterator[Numbers]:
         """The sample numbers of each batch of this rank, from a cursor to the end of its epoch."""
@@ -244,21 +242,16 @@ class Loader(Generic[T]):
         self._plan = self.numbers(cursor)
         if self._pool is None:
             self._pool = self._start()
-        return iter(self._pool)
+        return self._pool.batches()
 
-    def _start(self) -> Any:
-        from torch.utils.data import DataLoader
-
-        return DataLoader(
-            self._fetch,  # type: ignore[arg-type]  # any object with __getitem__ is a map-style dataset
-            sampler=_Plan(self),
-            batch_size=None,
-            collate_fn=_as_it_is,
+    def _start(self) -> Workers[T]:
+        return Workers(
+            self._fetch,
+            plan=_Plan(self),
             num_workers=self.num_workers,
             prefetch_factor=self.prefetch_factor,
-            worker_init_fn=_begin_worker,
-            persistent_workers=True,
             pin_memory=self.pin_memory,
+            on_wait=self._on_wait,
         )
 
 
@@ -310,25 +303,5 @@ class _Plan:
         return loader
 
 
-def _begin_worker(worker: int) -> None:  # noqa: ARG001 -- torch passes the worker's number
-    # a preempted machine signals every process: workers that die first would take the trainer's last save with them
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    # SIGTERM is also how torch and multiprocessing end workers that do not hear, at the latest at exit, and then they
-    # wait for them: the kernel says who sent it
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    trainer = multiprocessing.parent_process()  # not getppid: under `forkserver` that is another process
-    assert trainer is not None, "a worker has a parent"
-    threading.Thread(target=_end_with, args=(trainer.pid,), name="datakit-worker-end", daemon=True).start()
-    torch.set_num_threads(1)
-
-
-def _end_with(trainer: int | None) -> None:
-    """End this process at a SIGTERM from the trainer; take in those of others and do nothing."""
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
-        pass
-    os._exit(0)
-
-
-def _as_it_is(batch: T) -> T:
-    return batch
+def _wait_on() -> None:
+    """Go on waiting."""

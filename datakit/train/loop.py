@@ -10,6 +10,7 @@ Does not decode data, draw, or talk to object storage: a process started for it 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Collection, Mapping
@@ -32,7 +33,6 @@ from datakit.train.attempt import (
     check_changes,
     check_rehearsal,
     check_words,
-    identity_of,
     leave_nothing,
     record_attempt,
     rehearsal_dir,
@@ -40,6 +40,7 @@ from datakit.train.attempt import (
 )
 from datakit.train.batch import Collate, check_tokenized
 from datakit.train.checkpoint import ADAPTER_NAME, CONFIG_NAME, State, save_checkpoint
+from datakit.train.identity import identity_of
 from datakit.train.metrics import METRICS_NAME, MetricsFile, Totals
 from datakit.train.model import (
     BaseModel,
@@ -56,7 +57,7 @@ from datakit.train.model import (
 from datakit.train.recipe import Recipe
 from datakit.train.result import SavedCheckpoint, TrainResult
 from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, prune, set_aside
-from datakit.train.signals import StopRequest, listen
+from datakit.train.signals import StopRequest, WaitEnded, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
 from datakit.train.upload import Upload
 from datakit.version.guard import guard
@@ -203,7 +204,7 @@ class _Training:
             with stop.save_first():
                 return self._finish(start, start.checkpoint.path, start.checkpoint.state, stop)
         with exact_arithmetic(threads=threads):
-            stepper = self._prepare(start, now, device)
+            stepper = self._prepare(start, now, device, stop)
             with stop.save_first():
                 try:
                     last = self._steps(stepper, start, stop)
@@ -239,7 +240,7 @@ class _Training:
                 staging.write(name, (last / name).read_bytes())
             staging.about["step"] = state.step
 
-    def _prepare(self, start: Start, now: Mapping[str, Any], device: Any) -> Stepper:
+    def _prepare(self, start: Start, now: Mapping[str, Any], device: Any, stop: StopRequest) -> Stepper:
         loader = Loader(
             self.data,
             batch_size=self.recipe.samples_per_step,
@@ -248,6 +249,7 @@ class _Training:
             collate=Collate(self.recipe.batch_size),
             tail=self.recipe.tail,
             pin_memory=device.type == "cuda",
+            on_wait=stop.end_wait,
         )
         loader.seek(start.cursor)
         self._tell_tail(loader.geometry)
@@ -294,12 +296,13 @@ class _Training:
         stepper.restart_clock()
         try:
             while stepper.state.step < self.recipe.steps:
-                if not stop:
-                    row = stepper.take(save_stall_s=stall_s)
-                    metrics.add(row)
-                    self.totals.add(row)
-                    self.loss, stall_s = row.loss, 0.0
-                    self.on_event(Progress("train", row.step, self.recipe.steps, "steps"))
+                with contextlib.suppress(WaitEnded):  # asked to stop while workers had no batch: saved below
+                    if not stop:
+                        row = stepper.take(save_stall_s=stall_s)
+                        metrics.add(row)
+                        self.totals.add(row)
+                        self.loss, stall_s = row.loss, 0.0
+                        self.on_event(Progress("train", row.step, self.recipe.steps, "steps"))
                 step = stepper.state.step
                 due = step % self.recipe.save_every_steps == 0 or step == self.recipe.steps or bool(stop)
                 if due and step > saved_step:

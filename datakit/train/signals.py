@@ -1,7 +1,7 @@
 """signals: how the world outside asks a training to stop, and how it is heard.
 
 SIGTERM (a reclaimed machine, a scheduler), SIGHUP (a terminal or ssh session that is gone; not under `nohup`, where it
-is ignored) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step;
+is ignored) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step, and while it waits for data;
 the run is then saved and ends with exit code 75 or 130. A second SIGINT ends it at once, without saving. Where there is
 nothing to save yet, while a model is loaded or a checkpoint fetched, the first one ends the run at once. Inside a DVC
 stage the kernel is asked for SIGTERM when the parent dies, because dvc forwards no signal (measured with dvc 3.67.1).
@@ -23,6 +23,10 @@ from types import FrameType
 from datakit.errors import Interrupted
 
 _PR_SET_PDEATHSIG = 1
+
+
+class WaitEnded(Exception):
+    """A wait was given up because the run was asked to stop; it never leaves the loop that waited."""
 
 
 class StopRequest:
@@ -55,6 +59,15 @@ class StopRequest:
             yield
         finally:
             self._at_once = before
+
+    def end_wait(self) -> None:
+        """Give up a wait if the run was asked to stop: for what waits without an end that is known.
+
+        Raises:
+            WaitEnded: It was.
+        """
+        if self:
+            raise WaitEnded
 
     def raise_it(self, message: str, *, hint: str) -> None:
         """End the run as the signal asks, after its state was saved.

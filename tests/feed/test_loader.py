@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datakit import InputError, Loader, Refused, UsageError, open_dataset
+from datakit import DatakitError, InputError, Loader, Refused, UsageError, open_dataset
 from datakit.data.order import Cursor
 from datakit.feed.dataset import Dataset, Item
 from datakit.feed.loader import Batch, Ragged, as_bytes
@@ -307,16 +308,75 @@ def test_a_loader_that_nobody_holds_takes_its_workers_along(dataset: Dataset) ->
     assert not still_there
 
 
-def test_a_killed_worker_is_an_error_not_a_hang(dataset: Dataset) -> None:
-    """Torch notices a worker that died; the loop ends with its error."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_worker_is_one_clear_error_not_a_hang(dataset: Dataset, workers: int) -> None:
+    """The loop that reads ends with it, nothing else does, and the loader is closed at once."""
+    before = multiprocessing.active_children()
+    loader = Loader(dataset, batch_size=1, num_workers=workers, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
 
     os.kill(next(batches), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match="worker"):
+    with pytest.raises(DatakitError, match=r"a loader worker was killed \(signal 9\)") as caught:
         list(batches)
     loader.close()
+    assert caught.value.hint is not None
+    assert "fewer workers" in caught.value.hint
+    assert set(multiprocessing.active_children()) <= set(before)
+
+
+def test_a_worker_that_dies_while_nobody_waits_for_it_disturbs_nothing(dataset: Dataset) -> None:
+    """No exception comes out of the blue: the program is told when it asks for the batch."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    batches = iter(loader)
+    worker = next(batches)
+
+    os.kill(worker, signal.SIGKILL)
+    psutil.Process(worker).wait(60)
+
+    with pytest.raises(DatakitError, match="signal 9"):
+        list(batches)
+    loader.close()
+
+
+class Exit:
+    """A collate that ends its process."""
+
+    def __call__(self, items: list[Item]) -> int:
+        os._exit(3)
+
+
+def test_a_worker_that_ends_by_itself_is_named_by_its_code(dataset: Dataset) -> None:
+    """A library that calls exit, an import that crashes."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, collate=Exit())
+
+    with pytest.raises(DatakitError, match=r"ended by itself \(exit code 3\)"):
+        list(loader)
+    loader.close()
+
+
+class GiveUp(Exception):
+    """What a caller ends the waiting with."""
+
+
+def give_up() -> None:
+    raise GiveUp
+
+
+def test_a_wait_for_a_stopped_worker_can_be_given_up(dataset: Dataset) -> None:
+    """A hanging file system: what `on_wait` raises ends the loop, nothing is consumed, and the worker is ended."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity, on_wait=give_up)
+    before = multiprocessing.active_children()
+    batches = iter(loader)
+    os.kill(next(batches), signal.SIGSTOP)
+
+    with pytest.raises(GiveUp):
+        list(batches)
+    consumed = loader.cursor.samples
+    loader.close()
+
+    assert consumed <= 6  # what was ready before it was stopped
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 class Pinned(torch.Tensor):

@@ -1,0 +1,178 @@
+"""workers: the processes that read and collate for a loader, by torch's DataLoader.
+
+Promises: they ignore SIGHUP and SIGINT, and SIGTERM from anybody but the process that started them, because the trainer
+decides when they end; they end when nobody holds them any more; one that is killed is one
+error, in the loop that reads and nowhere else, and never a wait without end; closing ends them all, also those that are
+stopped. torch itself raises out of a signal handler, wherever the program happens to be: it is told not to watch.
+
+Uses the DataLoader's own iterator beyond its public face, which has no way to end its workers or to ask them twice
+(torch 2.7 to 2.9: `_try_get_data`, `_shutdown_workers`, `_worker_pids_set`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.connection import wait
+from typing import Any, Generic, TypeVar
+
+from datakit.errors import DatakitError, MissingExtra
+
+try:
+    import torch
+    from torch.utils.data import DataLoader
+except ImportError:
+    raise MissingExtra("torch", extra="train") from None
+
+T = TypeVar("T")
+
+POLL_S = 1.0
+"""How long is waited for a batch before `on_wait` is asked again; a person who stops a run does not notice it."""
+
+_DEATH_S = 1.0
+"""A worker's end is seen on its pipe a moment before the system reports it."""
+
+
+class Workers(Generic[T]):
+    """Processes that each hold `fetch`.
+
+    Args:
+        fetch: A map-style dataset: makes a batch of an array of sample numbers.
+        plan: Gives these arrays, anew for each epoch.
+        num_workers: How many processes.
+        prefetch_factor: Batches that each prepares ahead.
+        pin_memory: Put batches into page-locked memory.
+        on_wait: Called about once a second while a batch is not there; what it raises ends the waiting.
+    """
+
+    def __init__(
+        self,
+        fetch: Any,
+        *,
+        plan: Any,
+        num_workers: int,
+        prefetch_factor: int,
+        pin_memory: bool,
+        on_wait: Callable[[], None],
+    ) -> None:
+        self._on_wait = on_wait
+        self._spoiled = False
+        self._loader: Any = DataLoader(
+            fetch,
+            sampler=plan,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            worker_init_fn=_begin,
+            persistent_workers=True,
+            pin_memory=pin_memory,
+        )
+
+    def batches(self) -> Iterator[T]:
+        """The batches of the plan, in its order.
+
+        Raises:
+            DatakitError: A worker was killed, or ended by itself.
+        """
+        try:
+            running = iter(self._loader)
+            _take_over(running, self._on_wait)
+            yield from running
+        except BaseException:
+            self._spoiled = True
+            raise
+
+    def close(self) -> None:
+        """End the processes: politely where all is well, at once after an error or a loop that was left."""
+        running = self._loader._iterator
+        if running is None:
+            return
+        if self._spoiled:
+            _abandon(running)
+        else:
+            running._shutdown_workers()
+        for worker in running._workers:
+            if worker.is_alive():  # stopped: it does not hear SIGTERM, which is all that torch sends
+                worker.kill()
+                worker.join(POLL_S)
+
+
+def _take_over(running: Any, on_wait: Callable[[], None]) -> None:
+    """Wait in our own way, and keep torch from raising out of its SIGCHLD handler."""
+    if running._worker_pids_set:
+        watch: Any = torch.utils.data._utils.signal_handling
+        watch._remove_worker_pids(id(running))
+        running._worker_pids_set = False
+        running._get_data = partial(_get, weakref.ref(running), on_wait)  # no cycle: see `loader._Plan`
+
+
+def _get(iterator: weakref.ref[Any], on_wait: Callable[[], None]) -> Any:
+    """The next thing that a worker has made."""
+    running: Any = iterator()
+    while True:
+        try:
+            there, data = running._try_get_data(POLL_S)
+        except (RuntimeError, OSError, EOFError):
+            _check_alive(running, patience_s=_DEATH_S)
+            raise
+        if there:
+            return data
+        _check_alive(running, patience_s=0.0)
+        on_wait()
+
+
+def _check_alive(running: Any, *, patience_s: float) -> None:
+    wait([worker.sentinel for worker in running._workers], patience_s)
+    codes = [worker.exitcode for worker in running._workers if worker.exitcode is not None]
+    if codes:
+        how = f"was killed (signal {-codes[0]})" if codes[0] < 0 else f"ended by itself (exit code {codes[0]})"
+        memory = "The system kills what takes too much memory: try fewer workers (train.num_workers). "
+        raise DatakitError(
+            f"a loader worker {how} while the next batch was waited for",
+            hint=(memory if codes[0] == -signal.SIGKILL else "") + "The same command continues",
+        ) from None
+
+
+def _abandon(running: Any) -> None:
+    """Kill the workers; one that was killed before may hold a lock that an orderly end would wait for."""
+    running._shutdown = True
+    for worker in running._workers:
+        worker.kill()
+    if hasattr(running, "_pin_memory_thread"):
+        running._pin_memory_thread_done_event.set()
+        running._pin_memory_thread.join(2 * torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL)
+    for queue in (running._worker_result_queue, *running._index_queues):
+        queue.cancel_join_thread()
+        queue.close()
+    for worker in running._workers:
+        worker.join(POLL_S)
+
+
+def _begin(worker: int) -> None:  # noqa: ARG001 -- torch passes the worker's number
+    # a preempted machine signals every process: workers that die first would take the trainer's last save with them
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    # SIGTERM is also how torch and multiprocessing end workers that do not hear, at the latest at exit, and then they
+    # wait for them: the kernel says who sent it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    trainer = multiprocessing.parent_process()  # not getppid: under `forkserver` that is another process
+    assert trainer is not None, "a worker has a parent"
+    threading.Thread(target=_end_with, args=(trainer.pid,), name="datakit-worker-end", daemon=True).start()
+    torch.set_num_threads(1)
+
+
+def _end_with(trainer: int | None) -> None:
+    """End this process at a SIGTERM from the trainer; take in those of others and do nothing."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != trainer:
+        pass
+    os._exit(0)
+
+
+def _as_it_is(batch: T) -> T:
+    return batch
