@@ -20,6 +20,9 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory, t
 Source = Annotated[
     str | None, typer.Option("--from", metavar="URL", help="Where they are.  [default: the run's own --write-back]")
 ]
+Copies = Annotated[
+    str | None, typer.Option("--from", metavar="URL", help="Where the copies are.  [default: where they were sent]")
+]
 Keep = Annotated[int | None, typer.Option(metavar="N", help="How many of the newest stay.  [default: 3]")]
 
 
@@ -110,24 +113,28 @@ def _add_prune(ckpt: typer.Typer) -> None:
     def prune(
         run: Run,
         keep: Keep = None,
+        source: Copies = None,
         params: frame.ParamsOption = None,
         dry_run: frame.DryRunOption = False,
         json: frame.JsonOption = False,
     ) -> None:
         """Drop all but the newest checkpoints of RUN that verify.
 
-        Never drops the last one that verifies, nor one that write-back still needs.
+        Never drops the last one that verifies, nor one that write-back still needs: the store is asked whether it holds
+        the copies, before anything is dropped on their word.
         """
         with frame.run("ckpt prune", json=json) as session:
             from datakit.storage.disk import exclusive
             from datakit.train import shelf
 
-            number = session.settings(params, flags={"train.keep": keep}).train.keep
+            settings = session.settings(params, flags={"train.keep": keep})
+            number = settings.train.keep
             shelf.look(run)  # says what is wrong with a directory that is no run
             directory = run / shelf.CHECKPOINTS_NAME
+            lost = _lost(session, run, directory, source, settings)
 
             def may_go(name: str) -> bool:
-                return shelf.has_copy(run, name)
+                return shelf.has_copy(run, name, lost=lost)
 
             if dry_run:
                 gone = shelf.prunable(directory, keep=number, may_go=may_go)
@@ -138,6 +145,27 @@ def _add_prune(ckpt: typer.Typer) -> None:
             verb = "Would drop" if dry_run else "Dropped"
             sentence = f"{verb} {', '.join(names)}" if names else f"{run} holds nothing to drop"
             session.done({"run": str(run), "keep": number, "dropped": names, "dry_run": dry_run}, sentence)
+
+
+def _lost(session: frame.Session, run: Path, directory: Path, source: str | None, settings: Settings) -> set[str]:
+    """Checkpoints whose copies are gone, which is said; the store is not asked where nothing would be dropped."""
+    from datakit.events import Caution
+    from datakit.storage.catalog import shelf_at
+    from datakit.train import shelf
+
+    wanted = shelf.prunable(
+        directory, keep=settings.train.keep, may_go=lambda name: shelf.has_copy(run, name), quick=True
+    )
+    if not wanted:
+        return set()
+    lost = shelf.lost_copies(
+        run, lambda place: shelf_at(source or place, settings=settings.sync, stores=settings.stores)
+    )
+    if lost & {path.name for path in wanted}:
+        names = ", ".join(sorted(lost))
+        said = f"{names}: the copy was verified and is not there any more"
+        session.on_event(Caution(said, "The next training with the same --write-back copies them again"))
+    return lost
 
 
 def _written_back_to(run: Path) -> str:

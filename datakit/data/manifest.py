@@ -123,6 +123,15 @@ class Manifest:
             if one.name == next_one.name:
                 raise IntegrityError(f"the manifest of {self.name} lists {one.name} twice", subject=one.name)
 
+    def check_name(self, name: str) -> None:
+        """See that a checkpoint stands under the name that it was committed as, by which its step is known.
+
+        Raises:
+            InputError: It was renamed.
+        """
+        if self.kind == "checkpoint" and self.name != name:
+            raise InputError(f"{name} is {self.name} under another name", hint=f"Call it {self.name}", subject=name)
+
     def to_bytes(self) -> bytes:
         """Deterministic JSON: keys sorted, two spaces of indent, a newline at the end."""
         value = {

@@ -6,7 +6,7 @@ at the trainer's terminal does not reach it, and the trainer's death does not en
 
 One JSON object a line. It reads:
 
-    {"op": "publish", "path": DIR, "dest": URL, "state": FILE, "manifest_digest": HEX}
+    {"op": "publish", "path": DIR, "dest": URL, "state": FILE, "manifest_digest": HEX, "repair": true or absent}
     {"op": "pull", "source": URL, "dest": DIR, "pattern": "step-*", "after": NAME or null}
     {"op": "look", "source": URL, "pattern": "step-*"}             as a pull that brings nothing
 
@@ -16,6 +16,10 @@ and answers, with the request's own `op` and `path` or `source`, and the `reques
     {"event": "waiting", ..., "error": KIND, "message": TEXT}      the store cannot be had; it is tried again
     {"event": "failed", ..., "error": KIND, "message": TEXT, "hint": TEXT}
     {"event": "pulled", ..., "name": NAME or null, "skipped": [[NAME, REASON], ...]}
+    {"event": "lost", ..., "message": TEXT}                        a copy that was verified is gone; it goes up again
+
+What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
+and after each commit that went up, is compared with what the state files call verified.
 
 The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later.
 When stdin ends it does what it still has, each once more at most, and leaves.
@@ -36,14 +40,16 @@ from typing import Any, TextIO
 
 from datakit.errors import DatakitError, MissingExtra, Refused, StoreUnavailable
 from datakit.storage import disk
-from datakit.storage.catalog import commits_at, pull_newest
+from datakit.storage.catalog import commits_on, pull_newest, shelf_at
 from datakit.storage.commit import read_manifest
+from datakit.storage.copies import Copy, Shelf, lost, take_back, verified_at, write_state
 from datakit.storage.counts import PROCESS, RequestCounts
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
 
 LOCK_NAME = ".agent.lock"
-STATE_FORMAT = 1
+
+GONE = "it was there, verified, and is not there any more"
 
 SETTINGS = SyncSettings(concurrency=8, window="128MiB")
 """Half of a sync's connections and memory: training has the right of way."""
@@ -141,6 +147,7 @@ class Agent:
         self._out = out
         self._queue_dir = queue_dir
         self._told = RequestCounts()
+        self._taken_back: set[str] = set()
 
     def run(self) -> None:
         """Work until no more will come and nothing is left."""
@@ -179,7 +186,8 @@ class Agent:
         self._mark(request, "uploading")
         try:
             _check_digest(request)
-            result = sync(request["path"], request["dest"], settings=SETTINGS)
+            repair = bool(request.get("repair"))
+            result = sync(request["path"], request["dest"], settings=SETTINGS, repair=repair)
         except DatakitError as error:
             again = isinstance(error, StoreUnavailable) and not request.get("last")
             said = told(error)
@@ -188,13 +196,34 @@ class Agent:
             return not again
         self._mark(request, "verified", manifest_digest=result.manifest_digest)
         self._answer({"event": "verified", **about, "bytes": result.moved_bytes})
+        place = request["dest"].rpartition("/")[0]
+        with contextlib.suppress(DatakitError):  # what went up did; the others are as they were
+            self._look(place)
         return True
+
+    def _look(self, place: str) -> Shelf:
+        """List a place, and have what is gone from it offered again: once, so that a list that lies makes no circle."""
+        known = verified_at(self._queue_dir, place)
+        shelf = shelf_at(place, settings=SETTINGS)
+        for copy in lost([copy for copy in known if copy.dest not in self._taken_back], shelf):
+            self._taken_back.add(copy.dest)
+            self._take_back(copy)
+        return shelf
+
+    def _take_back(self, copy: Copy) -> None:
+        with contextlib.suppress(DatakitError):  # a full disk: it is found lost again by the next attempt
+            if take_back(copy, GONE):
+                where = {"path": str(copy.path), "dest": copy.dest, "state": str(copy.file)}
+                request = {"op": "publish", **where, "manifest_digest": copy.manifest_digest, "repair": True}
+                self._inbox.put(request)
+                self._answer({"event": "lost", **request, "message": GONE, "hint": None})
 
     def _pull(self, request: dict[str, Any]) -> None:
         about = {"op": request["op"], "source": request["source"]}
         try:
+            shelf = self._look(request["source"])
             if request["op"] == "look":
-                names = commits_at(request["source"], pattern=request["pattern"], settings=SETTINGS)
+                names = commits_on(shelf, pattern=request["pattern"])
                 self._answer({"event": "pulled", **about, "name": names[0] if names else None, "skipped": []})
                 return
             pulled = pull_newest(
@@ -203,6 +232,8 @@ class Agent:
                 after=request["after"],
                 pattern=request["pattern"],
                 settings=SETTINGS,
+                shelf=shelf,
+                settle=False,
             )
         except DatakitError as error:
             self._answer({"event": "failed", **about, **told(error)})
@@ -231,12 +262,6 @@ def _check_digest(request: dict[str, Any]) -> None:
             hint="The newer one is published under a name of its own",
             subject=request["path"],
         )
-
-
-def write_state(file: Path, *, path: str, dest: str, state: str, **more: object) -> None:
-    """Keep the state of one commit: `staged`, `uploading`, `verified` or `failed`."""
-    value = {"format": STATE_FORMAT, "state": state, "path": path, "dest": dest, **more}
-    disk.write_atomic(file, json.dumps(value, indent=2).encode() + b"\n")
 
 
 def kind_of(error: DatakitError) -> str:

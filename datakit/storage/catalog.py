@@ -19,7 +19,8 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import verify_commit
+from datakit.storage.commit import read_manifest, verify_commit
+from datakit.storage.copies import Shelf
 from datakit.storage.moves import SyncSettings, patient
 from datakit.storage.store import open_location
 from datakit.storage.sync import sync
@@ -41,6 +42,35 @@ class Pulled:
     skipped: tuple[tuple[str, str], ...] = ()
 
 
+def shelf_at(
+    place: str, *, settings: SyncSettings | None = None, stores: Mapping[str, StoreOptions] | None = None
+) -> Shelf:
+    """What lies in the folders directly below a place, by one listing.
+
+    Args:
+        place: A path or URL; one where nothing is yet holds none.
+        settings: Whose patience is used.
+        stores: Named stores.
+    """
+    location = open_location(place, stores=stores)
+    top = f"{location.prefix}/" if location.prefix else ""
+    found: dict[str, dict[str, int]] = {}
+    try:
+        for info in patient(location, settings or SyncSettings()).list(location.prefix):
+            folder, inside, name = info.key.removeprefix(top).partition("/")
+            if inside:
+                found.setdefault(folder, {})[name] = info.bytes
+    except NotFound:
+        if location.path is None or location.path.exists():
+            raise
+    return found
+
+
+def commits_on(shelf: Shelf, *, pattern: str = "step-*") -> list[str]:
+    """Names of the folders of a listing that hold a manifest, later in the alphabet first."""
+    return sorted(fnmatch.filter((name for name in shelf if MANIFEST_NAME in shelf[name]), pattern), reverse=True)
+
+
 def commits_at(
     place: str,
     *,
@@ -56,18 +86,7 @@ def commits_at(
         settings: Whose patience is used.
         stores: Named stores.
     """
-    location = open_location(place, stores=stores)
-    top = f"{location.prefix}/" if location.prefix else ""
-    try:
-        keys = [info.key for info in patient(location, settings or SyncSettings()).list(location.prefix)]
-    except NotFound as error:
-        if location.path is None or location.path.exists():
-            raise
-        del error
-        return []
-    steps = (key.removeprefix(top).split("/") for key in keys)
-    names = {step[0] for step in steps if len(step) == 2 and step[1] == MANIFEST_NAME}
-    return sorted(fnmatch.filter(names, pattern), reverse=True)
+    return commits_on(shelf_at(place, settings=settings, stores=stores), pattern=pattern)
 
 
 def pull_newest(
@@ -80,6 +99,8 @@ def pull_newest(
     stores: Mapping[str, StoreOptions] | None = None,
     check: Callable[[Path], None] = lambda _commit: None,
     set_aside: Callable[[Path], object] | None = None,
+    shelf: Shelf | None = None,
+    settle: bool = True,
 ) -> Pulled:
     """Bring the newest commit below a place into a directory, under its own name, if it is newer than `after`.
 
@@ -92,6 +113,9 @@ def pull_newest(
         stores: Named stores.
         check: Sees the whole commit before it has its name here; what it raises ends the pull, and nothing stays.
         set_aside: Takes the name from a damaged commit that lies here, once the whole one has come and was checked.
+        shelf: A listing of the place, where the caller has one.
+        settle: Whether it gets its name here; otherwise it stays where `arriving` says, for the caller to see and then
+            to `settle` or to `reject`.
 
     Raises:
         NotFound: The bucket is not there.
@@ -101,76 +125,85 @@ def pull_newest(
     """
     skipped: list[tuple[str, str]] = []
     base = str(place).rstrip("/")
-    for name in commits_at(base, pattern=pattern, settings=settings, stores=stores):
+    if shelf is None:
+        shelf = shelf_at(base, settings=settings, stores=stores)
+    for name in commits_on(shelf, pattern=pattern):
         if after is not None and name <= after:
             break
+        final = Path(directory) / name
         try:
-            bring = _Bring(f"{base}/{name}", Path(directory) / name, settings, stores)
-            bring.run(check=check, set_aside=set_aside)
+            _bring(f"{base}/{name}", final, settings=settings, stores=stores)
         except (InputError, IntegrityError, UsageError) as error:  # damaged, a member gone, a format of a newer datakit
             skipped.append((name, error.message))
             continue
-        _remove_arriving(Path(directory), pattern)
+        if settle:
+            settle_commit(final, pattern=pattern, check=check, set_aside=set_aside)
         return Pulled(name, tuple(skipped))
     return Pulled(None, tuple(skipped))
 
 
-@dataclass(frozen=True, slots=True)
-class _Bring:
-    """One commit on its way here."""
-
-    source: str
-    final: Path
-    settings: SyncSettings | None
-    stores: Mapping[str, StoreOptions] | None
-
-    def run(self, *, check: Callable[[Path], None], set_aside: Callable[[Path], object] | None) -> None:
-        problem = self._problem()
-        if problem is None:
-            check(self.final)
-            sync(self.source, self.final, settings=self.settings, stores=self.stores)
-            return
-        arriving = self.final.with_name(f".{self.final.name}.arriving")
-        try:
-            sync(self.source, arriving, settings=self.settings, stores=self.stores)
-        except (InputError, IntegrityError, UsageError):
-            with disk.at_door(arriving):
-                disk.remove(arriving)  # nothing of it will ever be whole
-            raise
-        try:
-            check(arriving)
-            if self.final.exists():
-                self._clear(problem, set_aside)
-        except DatakitError:
-            with disk.at_door(arriving):
-                disk.remove(arriving)
-            raise
-        with disk.at_door(self.final):
-            os.rename(arriving, self.final)
-            disk.fsync_dir(self.final.parent)
-
-    def _problem(self) -> DatakitError | None:
-        """Why no whole commit lies here under that name; None when one does."""
-        try:
-            verify_commit(self.final)
-        except DatakitError as error:
-            return error
-        return None
-
-    def _clear(self, problem: DatakitError, set_aside: Callable[[Path], object] | None) -> None:
-        if set_aside is None:
-            raise Refused(
-                f"{self.final} is in the way and is no whole commit: {problem.message}",
-                hint="Move it away",
-                subject=str(self.final),
-            )
-        set_aside(self.final)
+def arriving(final: Path) -> Path:
+    """Where a commit is brought to before it has its name."""
+    return final.with_name(f".{final.name}.arriving")
 
 
-def _remove_arriving(directory: Path, pattern: str) -> None:
-    """Older ones whose bringing was killed, and which nobody wants any more."""
-    with disk.at_door(directory):
-        for path in list(directory.iterdir()):
+def _bring(
+    source: str, final: Path, *, settings: SyncSettings | None, stores: Mapping[str, StoreOptions] | None
+) -> None:
+    """Bring a commit to where it waits for its name."""
+    fresh = arriving(final)
+    try:
+        sync(source, fresh, settings=settings, stores=stores)
+        read_manifest(fresh).check_name(final.name)
+    except (InputError, IntegrityError, UsageError):
+        with disk.at_door(fresh):
+            disk.remove(fresh)  # nothing of it will ever be whole
+        raise
+
+
+def settle_commit(
+    final: Path,
+    *,
+    pattern: str = "step-*",
+    check: Callable[[Path], None] = lambda _commit: None,
+    set_aside: Callable[[Path], object] | None = None,
+) -> None:
+    """Give a commit that has arrived its name, and remove older ones whose bringing was killed.
+
+    Args:
+        final: The name; the commit waits where `arriving` says.
+        pattern: Which names count.
+        check: Sees it first; what it raises ends this, and nothing of it stays.
+        set_aside: Takes the name from a damaged commit that lies here.
+
+    Raises:
+        Refused: Something else has the name.
+    """
+    fresh = arriving(final)
+    try:
+        check(fresh)
+        if final.exists():
+            _clear(final, set_aside)
+    except DatakitError:
+        with disk.at_door(fresh):
+            disk.remove(fresh)
+        raise
+    with disk.at_door(final):
+        os.rename(fresh, final)
+        disk.fsync_dir(final.parent)
+        for path in list(final.parent.iterdir()):  # older ones, which nobody wants any more
             match = ARRIVING.fullmatch(path.name)
             if match and fnmatch.fnmatch(match["name"], pattern):
                 disk.remove(path)
+
+
+def _clear(final: Path, set_aside: Callable[[Path], object] | None) -> None:
+    problem = "a whole commit"
+    try:
+        verify_commit(final)
+    except DatakitError as error:
+        if set_aside is not None:
+            set_aside(final)
+            return
+        problem = f"no whole commit: {error.message}"
+    raise Refused(f"{final} is in the way and is {problem}", hint="Move it away", subject=str(final))

@@ -390,7 +390,7 @@ def newest(parent: Path, *, pattern: str = "step-*", kind: Kind | Literal["any"]
     skipped = []
     for path in sorted(Path(parent).glob(pattern), reverse=True):
         try:
-            manifest = verify_commit(path)
+            (manifest := verify_commit(path)).check_name(path.name)
             if kind not in ("any", manifest.kind):
                 raise InputError(f"{path} is a {manifest.kind}, not a {kind}")
         except DatakitError as error:

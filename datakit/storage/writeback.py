@@ -2,8 +2,9 @@
 
 The trainer's side. It starts the agent (a process of its own, by exec), offers commits to it, and hears what became of
 them; it never loads an object-store client and never waits for the network, except in `fetch_newest` and `close`. The
-state of each commit lies in a file of the queue directory: staged, uploading, verified or failed. So nothing is lost
-with the trainer, the agent or the machine's patience: a new start offers again whatever is not verified.
+state of each commit lies in a file of the queue directory (`copies`), so that a new start offers again whatever is not
+verified; and whatever was, and the store holds no more: the agent looks when it is asked for the newest commit, and
+after each one that went up.
 
 Trouble with an upload is told (`poll`, `unpublished`), never raised: it must not stop training and must not be silent.
 """
@@ -21,18 +22,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from datakit import errors
 from datakit.errors import DatakitError, MissingExtra, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
-from datakit.storage.agent import write_state
-from datakit.storage.catalog import Pulled
+from datakit.storage.catalog import Pulled, settle_commit
 from datakit.storage.commit import read_manifest
+from datakit.storage.copies import Copy, State, read_copies, read_copy, write_state
 from datakit.storage.counts import RequestCounts
-
-State: TypeAlias = Literal["staged", "uploading", "verified", "failed"]
 
 MAX_STARTS = 4
 """How often an agent that died is started in one attempt; more is not bad luck."""
@@ -111,14 +110,13 @@ class WriteBack:
         """
         disk.make_dirs(self.queue_dir)
         self._start_agent()
-        for file in sorted(self.queue_dir.glob("*.json")):
-            state = _read_state(file)
-            if state is None or state["state"] == "verified" or not Path(state["path"]).is_dir():
+        for copy in read_copies(self.queue_dir):
+            if copy.state == "verified" or not copy.path.is_dir():
                 continue
-            if _is_replaced(state):
-                file.unlink()  # nobody has its bytes any more: there is nothing left to publish
+            if _is_replaced(copy):
+                copy.file.unlink()  # nobody has its bytes any more: there is nothing left to publish
                 continue
-            self._send_offer(Path(state["path"]), state["dest"], file, state.get("manifest_digest"))
+            self._send_offer(copy.path, copy.dest, copy.file, copy.manifest_digest)
 
     def offer(self, commit: Path, *, name: str | None = None) -> None:
         """Have a commit published; returns at once. What goes wrong is told by `poll`.
@@ -133,8 +131,8 @@ class WriteBack:
         dest = f"{self.dest_url}/{name}"
         try:
             digest = read_manifest(commit).digest
-            state = _read_state(file)
-            known = None if state is None else (state["state"], state["dest"], state.get("manifest_digest"))
+            copy = read_copy(file)
+            known = None if copy is None else (copy.state, copy.dest, copy.manifest_digest)
             if known == ("verified", dest, digest):
                 return
             write_state(file, path=str(commit), dest=dest, state="staged", manifest_digest=digest)
@@ -151,31 +149,43 @@ class WriteBack:
 
     def state(self, name: str) -> State | None:
         """How far the commit of this name is, also from an earlier attempt; None when it was never offered."""
-        state = _read_state(self._state_file(name))
-        return None if state is None else state["state"]
+        copy = read_copy(self._state_file(name))
+        return None if copy is None else copy.state
 
     def trouble(self, name: str) -> type[DatakitError]:
         """The class of the error that a commit's last try ended with; `StoreUnavailable` where it had none yet."""
-        state = _read_state(self._state_file(name)) or {}
-        kind = getattr(errors, str(state.get("error")), StoreUnavailable)
+        copy = read_copy(self._state_file(name))
+        kind = getattr(errors, str(copy and copy.error), StoreUnavailable)
         return DatakitError if kind is MissingExtra else kind  # which library it is, its message says
 
     def unpublished(self) -> dict[str, str]:
         """Commits that were offered and are not verified, each with the last thing that is known of it."""
-        found = {}
-        for file in sorted(self.queue_dir.glob("*.json")):
-            state = _read_state(file)
-            if state is not None and state["state"] != "verified":
-                found[file.stem] = str(state.get("message") or state["state"])
-        return found
+        copies = read_copies(self.queue_dir)
+        return {copy.file.stem: copy.message or copy.state for copy in copies if copy.state != "verified"}
 
-    def fetch_newest(self, directory: Path, *, after: str | None = None, pattern: str = "step-*") -> Pulled:
+    def fetch_newest(
+        self,
+        directory: Path,
+        *,
+        after: str | None = None,
+        pattern: str = "step-*",
+        check: Callable[[Path], None] = lambda _commit: None,
+    ) -> Pulled:
         """Bring the newest commit of the destination here, if it is newer than `after`; waits for it.
+
+        Args:
+            directory: Where it is brought to.
+            after: The newest that is here, or None.
+            pattern: Which names count.
+            check: Sees the commit before it has its name here; what it raises ends the fetch, and nothing stays.
 
         Raises:
             NotFound, NotAllowed, StoreUnavailable, ...: As `datakit sync` would; this is before training.
         """
-        return self._ask({"op": "pull", "dest": str(directory), "pattern": pattern, "after": after})
+        pulled = self._ask({"op": "pull", "dest": str(directory), "pattern": pattern, "after": after})
+        if pulled.name is not None:
+            settle_commit(Path(directory) / pulled.name, pattern=pattern, check=check)
+        return pulled
 
     def newest(self, *, pattern: str = "step-*") -> str | None:
         """The name of the newest commit at the destination, without bringing it; errors as in `fetch_newest`."""
@@ -302,8 +312,11 @@ class WriteBack:
             self._pending.pop(path, None)
             self._said.append(Published(path, answer["dest"], answer["bytes"], requests.total))
             return
-        waiting = answer["event"] == "waiting"
-        if not waiting:
+        waiting = answer["event"] in ("waiting", "lost")
+        if answer["event"] == "lost":
+            names = ("op", "path", "dest", "state", "manifest_digest", "repair")
+            self._pending[path] = {name: answer[name] for name in names}
+        elif not waiting:
             self._pending.pop(path, None)
         self._said.append(Failed(path, answer["message"], answer["hint"], waiting=waiting))
 
@@ -329,18 +342,9 @@ def _error_of(answer: Mapping[str, Any], *, subject: str) -> DatakitError:
     return error
 
 
-def _is_replaced(state: Mapping[str, Any]) -> bool:
+def _is_replaced(copy: Copy) -> bool:
     """Whether another commit stands where the one of this state did."""
-    offered = state.get("manifest_digest")
     try:
-        return offered is not None and read_manifest(Path(state["path"])).digest != offered
+        return copy.manifest_digest is not None and read_manifest(copy.path).digest != copy.manifest_digest
     except DatakitError:
         return False  # what is wrong with it, the agent says
-
-
-def _read_state(file: Path) -> dict[str, Any] | None:
-    try:
-        state = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return state if isinstance(state, dict) and {"state", "path", "dest"} <= set(state) else None

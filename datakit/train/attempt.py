@@ -21,11 +21,9 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.order import Cursor
 from datakit.errors import IntegrityError, Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
-from datakit.feed.dataset import Dataset
 from datakit.storage import disk
-from datakit.train.checkpoint import Checkpoint, State, load_checkpoint, restore
-from datakit.train.model import BaseModel
-from datakit.train.recipe import Recipe
+from datakit.train.checkpoint import Checkpoint, load_checkpoint, restore
+from datakit.train.identity import check_differences, check_fetched
 from datakit.train.shelf import (
     ADAPTER_DIR,
     CHECKPOINT_GLOB,
@@ -43,13 +41,10 @@ RUN_FORMAT = 1
 
 _UNFINISHED = "unfinished-"
 
-_SHAPING = ("rank", "targets")
-"""Settings that decide which tensors an adapter has."""
-
 Resume: TypeAlias = Literal["auto", "never"]
 """Continue from the newest valid checkpoint if there is one; or start anew, which needs a run directory without any."""
 
-Fetch: TypeAlias = Callable[[Path, int], str | None]
+Fetch: TypeAlias = Callable[[Path, int, Callable[[Path], None]], str | None]
 
 Accept: TypeAlias = Literal["data", "model", "settings", "stale"]
 """What may differ: what a resumed state was written for, or (`stale`) what the data was made from."""
@@ -86,7 +81,7 @@ def begin(
     resume: Resume = "auto",
     accept: Collection[str] = (),
     allowed: Sequence[Mapping[str, Any]] = (),
-    fetch: Fetch = lambda _directory, _step: None,
+    fetch: Fetch = lambda _directory, _step, _check: None,
     look: Callable[[], str | None] = lambda: None,
     on_event: OnEvent,
 ) -> Start:
@@ -99,7 +94,7 @@ def begin(
         accept: What may differ from the state's identity.
         allowed: What the guard of the data has found and was accepted; it stands in the lineage, once.
         fetch: Brings a checkpoint of a colder tier into the given directory if it is newer than the given step (-1 when
-            none is here), and says from where; or gives None.
+            none is here) and the given check lets it pass, and says from where; or gives None.
         look: Names a checkpoint of a colder tier without bringing it, or gives None; asked when nothing may be there.
         on_event: Hears what was found.
 
@@ -122,7 +117,12 @@ def begin(
             )
         return Start(number, None, "local", Cursor(), _overrides((), allowed, step=0))
     path = _newest_here(directory, on_event)
-    source = fetch(directory, -1 if path is None else step_of(path))
+
+    def check(commit: Path) -> None:
+        """Refuse what is of something else before it lies among the run's own, where it would be the newest."""
+        check_fetched(run, commit, identity, accept=accept)
+
+    source = fetch(directory, -1 if path is None else step_of(path), check)
     if source is not None:
         path = _newest_here(directory, on_event)
     if path is None:
@@ -248,91 +248,6 @@ def check_words(resume: str, accept: Collection[str]) -> None:
     for word in accept:
         if word not in get_args(Accept):
             raise UsageError(f"--accept {word!r} is not one of {', '.join(get_args(Accept))}", subject=word)
-
-
-def check_differences(
-    path: Path, state: State, identity: Mapping[str, Any], *, accept: Collection[str], on_event: OnEvent
-) -> list[Difference]:
-    """What differs between a state and this attempt, all of it accepted.
-
-    Raises:
-        Refused: Something differs that is not in `accept`, or the state is past the last step.
-    """
-    found = differences(state.identity, identity)
-    for difference in found:
-        if difference.what not in accept:
-            raise Refused(
-                f"{path.name} was written for {difference.what} {difference.before}; this is {difference.after}",
-                hint=f"Train into another --output, or continue all the same with --accept {difference.what}",
-                subject=str(path),
-            )
-        if shaping := [name for name in difference.fields if name in _SHAPING]:
-            raise Refused(
-                f"{path.name} was written for {difference.before}; this is {difference.after}, and another "
-                f"{' and '.join(shaping)} makes another adapter",
-                hint="Train into another --output",
-                subject=str(path),
-            )
-        on_event(Caution(f"continuing with other {difference.what}: {difference.before}, now {difference.after}"))
-    if state.step > identity["settings"]["steps"]:
-        raise Refused(
-            f"{path.name} is past the end: train.steps is {identity['settings']['steps']}",
-            hint="Raise train.steps, or name another --output",
-            subject=str(path),
-        )
-    return found
-
-
-def identity_of(*, data: Dataset, base: BaseModel, recipe: Recipe) -> dict[str, Any]:
-    """What an attempt trains; a state belongs to one of these."""
-    return {
-        "data": {"name": data.name, "layout_digest": data.digest, "samples": len(data)},
-        "base_model": {"name": base.name, "digest": base.digest},
-        "settings": recipe.deciding(),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What a state was written for and this attempt has otherwise.
-
-    Attributes:
-        what: `data`, `model` or `settings`.
-        before: The state's value, in words.
-        after: This attempt's.
-        fields: The settings that differ; empty for the others.
-    """
-
-    what: str
-    before: str
-    after: str
-    fields: tuple[str, ...] = ()
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """What differs between two identities, in words that a person can compare."""
-    found = []
-    if before["data"]["layout_digest"] != after["data"]["layout_digest"]:
-        found.append(Difference("data", _data_words(before["data"]), _data_words(after["data"])))
-    if before["base_model"]["digest"] != after["base_model"]["digest"]:
-        found.append(Difference("model", _model_words(before["base_model"]), _model_words(after["base_model"])))
-    old, new = before["settings"], after["settings"]
-    fields = tuple(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))
-    if fields:
-        found.append(Difference("settings", _fields_words(old, fields), _fields_words(new, fields), fields))
-    return found
-
-
-def _data_words(data: Mapping[str, Any]) -> str:
-    return f"{data['name']} ({data['samples']} samples, layout {data['layout_digest'][:12]})"
-
-
-def _model_words(model: Mapping[str, Any]) -> str:
-    return f"{model['name']} ({model['digest'][:12]})"
-
-
-def _fields_words(settings: Mapping[str, Any], fields: Sequence[str]) -> str:
-    return ", ".join(f"{name} {json.dumps(settings.get(name))}" for name in fields)
 
 
 def check_changes(

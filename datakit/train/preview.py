@@ -15,15 +15,14 @@ from datakit.events import OnEvent, ignore
 from datakit.feed.dataset import open_dataset
 from datakit.train.attempt import (
     Resume,
-    check_differences,
     check_empty,
     check_rehearsal,
     check_words,
-    identity_of,
     rehearsal_dir,
 )
 from datakit.train.batch import check_tokenized
 from datakit.train.checkpoint import load_state
+from datakit.train.identity import check_differences, identity_of
 from datakit.train.model import identify
 from datakit.train.recipe import Recipe
 from datakit.train.shelf import CHECKPOINTS_NAME, newest_checkpoint

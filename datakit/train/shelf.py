@@ -9,14 +9,16 @@ under a name of its own and never deleted. Does not load torch, so that listing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, NotFound, Refused
 from datakit.storage import disk
 from datakit.storage.commit import Newest, newest, read_manifest, verify_commit
+from datakit.storage.copies import Shelf, lost, read_copies, verified_at
 from datakit.storage.writeback import WriteBack
 from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
 
@@ -110,7 +112,7 @@ def _look_at(path: Path, states: WriteBack, *, quick: bool) -> Held:
     step = manifest.about.get("step")
     problem = None
     try:
-        verify_commit(path, quick=quick)
+        verify_checkpoint(path, quick=quick)
     except DatakitError as error:
         problem = error.message
     known = step if isinstance(step, int) else None
@@ -118,12 +120,28 @@ def _look_at(path: Path, states: WriteBack, *, quick: bool) -> Held:
 
 
 def newest_checkpoint(directory: Path) -> Newest:
-    """The newest checkpoint that verifies, and newer ones that do not, each with the reason."""
+    """The newest checkpoint that verifies under its own name, and newer ones that do not, each with the reason."""
     return newest(directory, pattern=CHECKPOINT_GLOB, kind="checkpoint")
 
 
-def check_of_run(run: Path, checkpoint: Path) -> None:
+def verify_checkpoint(path: Path, *, quick: bool = False) -> None:
+    """Check a checkpoint, or the adapter of a run, as `verify_commit` does, and that it stands under its own name.
+
+    Raises:
+        IntegrityError: A member is damaged.
+        InputError: It is the checkpoint of another step, renamed.
+        NotFound: It has no manifest.
+    """
+    verify_commit(path, quick=quick).check_name(path.name)
+
+
+def check_of_run(run: Path, checkpoint: Path, *, accept: Collection[str] = ()) -> None:
     """See that a checkpoint was made by the run that lies at `run`; a directory that holds no run yet takes any.
+
+    Args:
+        run: The run directory.
+        checkpoint: The checkpoint's directory.
+        accept: `data` or `model`, where the run goes on with another.
 
     Raises:
         Refused: Another run made it, or it is of other data or another base model.
@@ -133,12 +151,12 @@ def check_of_run(run: Path, checkpoint: Path) -> None:
         return
     made, identity = read_lineage(checkpoint), here.get("identity", {})
     facts = [
-        ("run", made["run"], run.resolve().name if made["run"] == run.resolve().name else here.get("name")),
-        ("data", made["data"]["layout_digest"], identity.get("data", {}).get("layout_digest")),
-        ("base model", made["base_model"]["digest"], identity.get("base_model", {}).get("digest")),
+        ("run", "", made["run"], run.resolve().name if made["run"] == run.resolve().name else here.get("name")),
+        ("data", "data", made["data"]["layout_digest"], identity.get("data", {}).get("layout_digest")),
+        ("base model", "model", made["base_model"]["digest"], identity.get("base_model", {}).get("digest")),
     ]
-    for what, theirs, ours in facts:
-        if ours is not None and theirs != ours:
+    for what, word, theirs, ours in facts:
+        if ours is not None and theirs != ours and word not in accept:
             raise Refused(
                 f"the checkpoint is of another run: its {what} is {theirs:.20}, that of {run} is {ours:.20}",
                 hint="Name a directory of its own for it, as RUN",
@@ -177,7 +195,7 @@ def prunable(
         if left == 0:
             break
         try:
-            verify_commit(path, quick=quick)
+            verify_checkpoint(path, quick=quick)
         except DatakitError:
             continue
         left, oldest_kept = left - 1, path
@@ -199,16 +217,33 @@ def prune(
     return gone
 
 
-def has_copy(run: Path, name: str) -> bool:
+def has_copy(run: Path, name: str, *, lost: Collection[str] = ()) -> bool:
     """Whether write-back needs a local checkpoint no more: it or, if it failed, a newer one has a verified copy.
 
     A run that was never written back needs none of its checkpoints for that.
+
+    Args:
+        run: The run directory.
+        name: The checkpoint's.
+        lost: Those whose copy was verified and is gone.
     """
-    states = WriteBack("", queue_dir=run / QUEUE_NAME)
-    offered = sorted(file.stem for file in (run / QUEUE_NAME).glob(f"{CHECKPOINT_GLOB}.json"))
-    state = states.state(name)
-    if not offered or state == "verified":
+    copies = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
+    copies = {each: state for each, state in copies.items() if fnmatch(each, CHECKPOINT_GLOB)}
+    there = {each for each, state in copies.items() if state == "verified" and each not in lost}
+    if not copies or name in there:
         return True
-    if state in ("staged", "uploading"):
+    if name in lost or copies.get(name) in ("staged", "uploading"):
         return False
-    return any(later > name and states.state(later) == "verified" for later in offered)
+    return any(later > name for later in there)
+
+
+def lost_copies(run: Path, shelf_of: Callable[[str], Shelf]) -> set[str]:
+    """Names of checkpoints whose copy was verified and is not where it was any more.
+
+    Args:
+        run: The run directory.
+        shelf_of: Lists a place; asked once for each place that copies went to.
+    """
+    places = {copy.place for copy in read_copies(run / QUEUE_NAME) if copy.state == "verified"}
+    gone = (copy for place in sorted(places) for copy in lost(verified_at(run / QUEUE_NAME, place), shelf_of(place)))
+    return {copy.file.stem for copy in gone}

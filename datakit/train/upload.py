@@ -4,15 +4,15 @@ The trainer never loads an object-store client: the agent process of `storage.wr
 newer checkpoint onto a fresh machine.
 
 Promises: trouble is said as a caution, once each, and in the result, and is never raised into training; what has no
-verified copy yet is offered again by the next attempt; a local checkpoint may be dropped only when it, or a newer one,
-has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing is here to continue:
-whether to begin anew beside a state that may exist is not for a program to decide.
+verified copy yet, or none any more, is offered again by the next attempt; a local checkpoint may be dropped only when
+it, or a newer one, has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing
+is here to continue: whether to begin anew beside a state that may exist is not for a program to decide.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,6 +70,7 @@ class Upload:
         self._trouble: dict[str, str] = {}
         self._run = run
         self._adapter: str | None = None
+        self._seen = self._rejected = False
         if url is not None:
             place = open_location(url, stores=stores)
             options = place.store.options if isinstance(place.store, ObstoreStore) else None
@@ -92,38 +93,47 @@ class Upload:
             self._back.start()
             self._started = True
 
-    def fetch(self, directory: Path, step: int) -> str | None:
+    def fetch(self, directory: Path, step: int, check: Callable[[Path], None] = lambda _commit: None) -> str | None:
         """Bring the newest checkpoint of the destination here if it is newer than a step; say from where, or None.
 
         Args:
             directory: Where checkpoints lie.
             step: The newest valid one that is here, -1 for none.
+            check: Sees the checkpoint before it counts here.
 
         Raises:
             DatakitError: The destination cannot be asked, and nothing is here.
+            Refused: By `check`; nothing was brought here.
         """
         if self._back is None:
             return None
         self.start()
         after = step_name(step) if step >= 0 else None
         try:
-            pulled = self._fetch(self._back, directory, after)
+            pulled = self._fetch(self._back, directory, after, check)
         except DatakitError as error:
-            if step < 0:
+            if step < 0 or self._rejected:
                 raise
             self._on_event(Caution(f"{self.url} cannot be asked for a newer checkpoint: {error.message}", error.hint))
             return None
+        self._seen = True
         for name, reason in pulled.skipped:
             self._on_event(Caution(f"{self.url}/{name} is not valid and is passed over: {reason}"))
         return self.url if pulled.name is not None else None
 
-    def _fetch(self, back: WriteBack, directory: Path, after: str | None) -> Pulled:
+    def _fetch(self, back: WriteBack, directory: Path, after: str | None, check: Callable[[Path], None]) -> Pulled:
         until, said = time.monotonic() + BUSY_S, False
+
+        def see(commit: Path) -> None:
+            self._rejected = True
+            check(commit)
+            self._rejected = False
+
         while True:
             try:
-                return back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB)
+                return back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB, check=see)
             except Refused as error:
-                if time.monotonic() > until:
+                if self._rejected or time.monotonic() > until:
                     raise
                 if not said:
                     self._on_event(Note(f"waiting for an earlier attempt's fetch: {error.message}"))
@@ -140,6 +150,7 @@ class Upload:
             return None
         self.start()
         name = self._back.newest(pattern=CHECKPOINT_GLOB)
+        self._seen = True
         return None if name is None else f"{self.url}/{name}"
 
     def offer(self, path: Path) -> None:
@@ -171,6 +182,7 @@ class Upload:
     def _tell(self, said: Published | Failed) -> None:
         name = said.path.name
         if isinstance(said, Published):
+            self._seen = True
             self._trouble.pop(name, None)
             self._on_event(Note(f"{name} is verified at {said.dest}"))
             return
@@ -206,8 +218,11 @@ class Upload:
         return self._back.trouble(copy) if self._back is not None else DatakitError
 
     def may_go(self, name: str) -> bool:
-        """Whether a local checkpoint may be dropped, as far as write-back is concerned."""
-        return self._back is None or has_copy(self._run, name)
+        """Whether a local checkpoint may be dropped, as far as write-back is concerned.
+
+        None may before the destination has answered: what was verified yesterday need not be there today.
+        """
+        return self._back is None or (self._seen and has_copy(self._run, name))
 
     def status(self, name: str) -> str | None:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from datakit.storage.commit import commit, verify_commit
+from datakit.storage.commit import commit, read_manifest, verify_commit
+from datakit.storage.copies import write_state
 from datakit.storage.disk import exclusive
 from datakit.train.shelf import LOCK_NAME
 from support.cli import datakit
@@ -105,3 +106,44 @@ def test_a_checkpoint_of_another_run_is_refused(clean_room: Path, run: str, data
     assert ("the checkpoint is of another run" in answer.stderr) == (code == 3)
     kept = [path.name for path in (here / "checkpoints").iterdir()]
     assert kept == ([] if code else ["step-00000010"])
+
+
+@pytest.mark.parametrize("asked", ["where they were sent", "--from"])
+def test_prune_asks_the_store_before_it_drops(clean_room: Path, asked: str) -> None:
+    """A copy that was verified and is gone since is no reason to drop the last one; it is said."""
+    run, cold = clean_room / "runs" / "first", clean_room / "cold"
+    keep_checkpoints(run / "checkpoints", 10, 20, 30)
+    keep_checkpoints(cold, 10, 20, 30)
+    (run / "write-back").mkdir()
+    for path in sorted((run / "checkpoints").iterdir()):
+        about = {"manifest_digest": read_manifest(path).digest}
+        dest = f"{cold}/{path.name}" if asked != "--from" else f"/nowhere/{path.name}"
+        write_state(run / "write-back" / f"{path.name}.json", path=str(path), dest=dest, state="verified", **about)
+    (cold / "step-00000020" / "state.json").unlink()
+    more = ("--from", cold) if asked == "--from" else ()
+
+    dry = datakit("ckpt", "prune", run, "--keep", 1, *more, "--dry-run", "--json")
+    real = datakit("ckpt", "prune", run, "--keep", 1, *more, "--json")
+
+    assert dry.json["result"]["dropped"] == real.json["result"]["dropped"] == ["step-00000010"]
+    assert "step-00000020: the copy was verified and is not there any more" in real.json["cautions"][0]["message"]
+
+
+def test_prune_drops_nothing_where_the_store_cannot_be_asked(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 7, and every checkpoint stays."""
+    run = clean_room / "runs" / "first"
+    keep_checkpoints(run / "checkpoints", 10, 20)
+    (run / "write-back").mkdir()
+    for path in sorted((run / "checkpoints").iterdir()):
+        about = {"manifest_digest": read_manifest(path).digest}
+        dest = f"s3://bkt/run/{path.name}"
+        write_state(run / "write-back" / f"{path.name}.json", path=str(path), dest=dest, state="verified", **about)
+    for name, value in {"ENDPOINT_URL": "http://127.0.0.1:9", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    (clean_room / "params.yaml").write_text("sync: {retries: 0}\n")
+
+    answer = datakit("ckpt", "prune", run, "--keep", 1)
+
+    assert answer.code == 7
+    assert len(list((run / "checkpoints").iterdir())) == 2

@@ -15,6 +15,7 @@ from typing import Any
 from datakit.errors import NotFound, StoreUnavailable
 from datakit.storage.agent import LOCK_NAME, Agent, Inbox, kind_of, requests_from
 from datakit.storage.answers import Throttled
+from datakit.storage.catalog import arriving
 from datakit.storage.commit import verify_commit
 from support.commits import make_commit, noise
 from support.faulty import Fault, FaultyServer
@@ -193,7 +194,7 @@ def test_pulls_bring_the_newest_and_say_what_failed(tmp_path: Path) -> None:
         ("failed", None),
     ]
     assert answers[2]["error"] == "UsageError"
-    verify_commit(tmp_path / "here" / "step-00000003")
+    assert verify_commit(arriving(tmp_path / "here" / "step-00000003")).name == "step-00000003"
 
 
 def start_agent(queue: Path) -> subprocess.Popen[str]:

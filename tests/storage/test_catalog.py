@@ -133,7 +133,8 @@ def test_a_store_that_cannot_be_had_is_said_and_not_passed_over(
 
 def test_a_killed_pull_goes_on_and_older_remains_go(faulty: FaultyServer, tmp_path: Path) -> None:
     """What had arrived is not fetched again; a step that was passed by is removed."""
-    make_commit(tmp_path / "made", {"a": noise(1000, 1), "b": noise(1000, 2)}, kind="checkpoint")
+    members = {"a": noise(1000, 1), "b": noise(1000, 2)}
+    make_commit(tmp_path / "made", members, kind="checkpoint", name="step-00000020")
     sync(tmp_path / "made", f"{faulty.url}/step-00000020")
     here = tmp_path / "here"
     (here / ".step-00000010.arriving").mkdir(parents=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from datakit.errors import StoreUnavailable, UsageError
+from datakit.errors import Refused, StoreUnavailable, UsageError
 from datakit.storage.access import StoreOptions
-from datakit.storage.agent import write_state
+from datakit.storage.agent import Agent, Inbox
 from datakit.storage.catalog import Pulled
 from datakit.storage.commit import verify_commit
+from datakit.storage.copies import write_state
 from datakit.storage.sync import sync
 from datakit.storage.writeback import AGENT_LOG, MAX_STARTS, Failed, Published, WriteBack
 from support.commits import make_commit, noise
@@ -433,3 +436,101 @@ def test_a_wait_is_cut_short_by_who_is_in_a_hurry(faulty: FaultyServer, tmp_path
 
     assert list(left) == ["step-00000010"]
     assert took_s < PATIENCE_S
+
+
+def published(place: str, tmp_path: Path, *steps: int) -> None:
+    """Write back commits of these steps, by an attempt of its own."""
+    back = WriteBack(place, queue_dir=tmp_path / "queue")
+    back.start()
+    for step in steps:
+        back.offer(checkpoint(tmp_path, step))
+    assert back.close(deadline_s=PATIENCE_S) == {}
+    back.poll()
+
+
+@pytest.mark.parametrize("gone", ["run/", "run/step-00000010/state", "run/step-00000010/manifest.json"])
+def test_what_the_store_no_longer_holds_is_offered_again(faulty: FaultyServer, tmp_path: Path, gone: str) -> None:
+    """A lost bucket, a member, a manifest: the first listing tells, `verified` does not stand, and it is said."""
+    published(f"{faulty.url}/run", tmp_path, 10, 20)
+    for key in [key for key in faulty.objects if key.startswith(gone)]:
+        del faulty.objects[key]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.fetch_newest(tmp_path / "here", after="step-00000020")
+    back.offer(tmp_path / "step-00000010")
+    left = back.close(deadline_s=PATIENCE_S)
+    told = back.poll()
+
+    lost = [each for each in told if isinstance(each, Failed)]
+    assert left == {}
+    assert {each.path.name for each in lost} >= {"step-00000010"}
+    assert all(each.waiting and "is not there any more" in each.message for each in lost)
+    for step in (10, 20):
+        sync(f"{faulty.url}/run/step-{step:08d}", tmp_path / "copy" / str(step))
+
+
+def test_what_is_gone_here_and_there_is_forgotten(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Nobody has its bytes any more: no state says that it is safe."""
+    published(f"{faulty.url}/run", tmp_path, 10, 20)
+    faulty.objects.clear()
+    shutil.rmtree(tmp_path / "step-00000010")
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.newest()
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {}
+    assert (back.state("step-00000010"), back.state("step-00000020")) == (None, "verified")
+
+
+def test_a_copy_that_is_lost_under_way_goes_up_again_with_the_next_one(faulty: FaultyServer, tmp_path: Path) -> None:
+    """After each commit that went up the agent looks whether the others are still there."""
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    until(back.poll, 1)
+    faulty.objects.clear()
+
+    back.offer(checkpoint(tmp_path, 20))
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {}
+    assert {key.split("/")[1] for key in faulty.objects} == {"step-00000010", "step-00000020"}
+
+
+def test_a_list_that_hides_what_is_there_makes_no_circle(tmp_path: Path, faulty: FaultyServer) -> None:
+    """A copy is offered again once an attempt: an upload that finds it whole is the better witness."""
+    published(f"{faulty.url}/run", tmp_path, 10)
+    inbox, out = Inbox(), io.StringIO()
+    agent = Agent(inbox, out, queue_dir=tmp_path / "queue")
+    hidden = dict(faulty.objects)
+    for _ in range(3):
+        faulty.objects.clear()
+        inbox.put({"op": "look", "source": f"{faulty.url}/run", "pattern": "step-*"})
+        request = inbox.take(offers=False)
+        assert request is not None
+        agent._pull(request)
+        faulty.objects.update(hidden)
+
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()].count("lost") == 1
+
+
+def test_another_runs_commit_is_never_given_its_name_here(tmp_path: Path) -> None:
+    """The check sees it where it waits; refused, nothing of it stays."""
+    checkpoint(tmp_path / "cold", 10)
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue")
+    back.start()
+    seen: list[bytes] = []
+
+    def check(commit: Path) -> None:
+        seen.append((commit / "state").read_bytes())
+        raise Refused("of another run")
+
+    with pytest.raises(Refused, match="of another run"):
+        back.fetch_newest(tmp_path / "here", check=check)
+    back.close(deadline_s=PATIENCE_S)
+
+    assert seen == [noise(2000, 10)]
+    assert os.listdir(tmp_path / "here") == []

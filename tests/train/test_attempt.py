@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from datakit import Refused, StoreUnavailable, UsageError
 from datakit.data.order import Cursor
 from datakit.events import Caution, Event, Note, ignore
-from datakit.train.attempt import Start, begin, check_geometry, differences, record_attempt
+from datakit.train.attempt import Fetch, Start, begin, check_geometry, record_attempt
 from datakit.train.checkpoint import State, save_checkpoint
+from datakit.train.identity import differences
 from datakit.train.recipe import Recipe
 from datakit.train.step import make_optimizer
 from datakit.version.lineage import read_run
@@ -117,13 +118,13 @@ def test_a_killed_writers_leftovers_are_swept(tmp_path: Path) -> None:
     assert (tmp_path / ".notes").exists()
 
 
-def fetcher(run: Path, step: int | None, asked: list[int]) -> Callable[[Path, int], str | None]:
-    def fetch(directory: Path, newest: int) -> str | None:
+def fetcher(run: Path, step: int | None, asked: list[int]) -> Fetch:
+    def fetch(directory: Path, newest: int, check: Callable[[Path], None]) -> str | None:
         asked.append(newest)
         assert directory == run / "checkpoints"
         if step is None:
             return None
-        put(run, step)
+        check(put(run, step))
         return "s3://bucket/run"
 
     return fetch
@@ -160,7 +161,7 @@ def test_a_damaged_checkpoint_is_fetched_again(tmp_path: Path) -> None:
 def test_trouble_of_the_colder_tier_is_the_callers(tmp_path: Path) -> None:
     """What `fetch` raises ends the attempt; what it swallows does not."""
 
-    def fetch(directory: Path, newest: int) -> str | None:
+    def fetch(directory: Path, newest: int, check: Callable[[Path], None]) -> str | None:
         raise StoreUnavailable("no answer")
 
     with pytest.raises(StoreUnavailable):

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit import NotFound
-from datakit.storage.agent import write_state
 from datakit.storage.commit import commit, verify_commit
+from datakit.storage.copies import write_state
 from datakit.train.shelf import (
     checkpoints,
     has_copy,

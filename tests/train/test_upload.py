@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from datakit import NotFound, Refused, StoreUnavailable
@@ -63,6 +64,10 @@ def here(tokens_dir: Path, base_dir: Path, run: Path, events: list[Event] | None
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def cautions(events: list[Event]) -> list[str]:
@@ -475,6 +480,132 @@ def test_a_lost_terminal_saves_first(tokens_dir: Path, base_dir: Path, tmp_path:
     os.close(master)
 
     assert process.wait(60) == 75
+    saved = max((run / "checkpoints").glob("step-*"))
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["step"] == int(saved.name.removeprefix("step-"))
+
+
+def test_a_lost_destination_is_filled_again_and_never_called_verified(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, s3: S3Server
+) -> None:
+    """The bucket lost everything since: the same command uploads what is here, and what it says then is true."""
+    first = here(tokens_dir, base_dir, tmp_path / "run", write_back=f"{bucket}/run")
+    name = bucket.removeprefix("s3://")
+    for key in s3.keys(name):
+        s3.request("DELETE", f"{name}/{key}")
+    events: list[Event] = []
+
+    again = here(tokens_dir, base_dir, tmp_path / "run", events, write_back=f"{bucket}/run")
+
+    assert (first.adapter_copy, again.unpublished) == (again.adapter_copy, {})
+    assert again.adapter_copy is not None
+    assert any("is not there any more" in message for message in cautions(events))
+    for there in (again.adapter_copy, f"{bucket}/run/step-00000006", f"{bucket}/run/step-00000004"):
+        sync(there, tmp_path / "fetched" / there[-4:])
+
+
+def test_nothing_is_dropped_before_the_destination_has_answered(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was verified by an earlier attempt need not be there today: with the store away, all of it stays."""
+    run = tmp_path / "run"
+    short = dataclasses.replace(RECIPE, keep=3)
+    train(tokens_dir, model=base_dir, output=run, settings=short, write_back=f"{bucket}/run")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", NOBODY)
+    longer = dataclasses.replace(RECIPE, steps=8, keep=1)
+
+    train(tokens_dir, model=base_dir, output=run, settings=longer, accept=["settings"], write_back=f"{bucket}/run")
+
+    kept = [path.name for path in sorted((run / "checkpoints").glob("step-*"))]
+    assert kept == [f"step-{step:08d}" for step in (2, 4, 6, 8)]
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["a run", "a fresh directory"])
+def test_a_start_that_is_refused_for_what_lies_at_the_destination_changes_nothing(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, begun: bool
+) -> None:
+    """The URL of another run by mistake: its newer checkpoint is not brought among the run's own."""
+    run, cold = tmp_path / "run", str(tmp_path / "cold")
+    other = dataclasses.replace(RECIPE, steps=8, seed=9)
+    train(tokens_dir, model=base_dir, output=tmp_path / "other", settings=other, write_back=cold)
+    if begun:
+        here(tokens_dir, base_dir, run)
+    before = bytes_below(run)
+
+    with pytest.raises(Refused, match=r"(seed 9|its run is other).*not brought into") as refusal:
+        here(tokens_dir, base_dir, run, write_back=cold)
+    after = bytes_below(run)
+    result = here(tokens_dir, base_dir, run)
+
+    assert refusal.value.hint is not None
+    assert "name another --write-back" in refusal.value.hint
+    assert {name: data for name, data in after.items() if not name.startswith("write-back/")} == before
+    assert run.exists() == begun or result.steps == 6
+    assert (result.steps, result.attempt) == (6, 2 if begun else 1)
+
+
+def test_a_checkpoint_under_another_steps_name_is_refused(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """It would be the newest for ever: it is set aside here, passed over there, and the one before is used."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    here(tokens_dir, base_dir, run, write_back=str(cold))
+    (run / "checkpoints" / "step-00000006").rename(run / "checkpoints" / "step-00000099")
+    events: list[Event] = []
+
+    result = here(tokens_dir, base_dir, run, events)
+    (cold / "step-00000006").rename(cold / "step-00000099")
+    fetched = here(tokens_dir, base_dir, tmp_path / "fresh" / "run", events, write_back=str(cold))
+
+    assert result.resumed_from == "step-00000004 (local)"
+    assert fetched.resumed_from == f"step-00000004 ({cold})"
+    assert "step-00000099 is step-00000006 under another name" in cautions(events)[0]
+    assert "step-00000099 is not valid and is passed over" in cautions(events)[1]
+
+
+def with_workers(clean_room: Path, words: tuple[Any, ...], run: Path) -> subprocess.Popen[str]:
+    """A long training with two workers, which has saved once."""
+    (clean_room / "params.yaml").write_text(PARAMS.replace("keep: 2", "keep: 2, num_workers: 2"))
+    process = start(*(10_000 if word == 6 else word for word in words))
+    while process.poll() is None and not (run / "checkpoints" / "step-00000002").exists():
+        time.sleep(0.02)
+    return process
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The loader's workers: children that were forked, so that they bear the trainer's own command line."""
+    trainer = psutil.Process(process.pid)
+    return [child for child in trainer.children() if child.cmdline() == trainer.cmdline()]
+
+
+def test_a_loader_worker_that_is_killed_ends_the_training_with_1_and_a_sentence(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, clean_room: Path
+) -> None:
+    """As the kernel does when memory is out: no hang, no stack trace, and the same command continues."""
+    run = tmp_path / "run"
+    process = with_workers(clean_room, command(tokens_dir, base_dir, run), run)
+
+    workers_of(process)[0].kill()
+    _, said = process.communicate(timeout=120)
+
+    assert process.returncode == 1, said
+    assert "error: a loader worker was killed (signal 9)" in said
+    assert "in a way it should not" not in said
+    assert "Traceback" not in said
+
+
+def test_sigterm_is_heard_while_a_worker_hangs(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, clean_room: Path
+) -> None:
+    """A stalled file system stops the workers; the trainer saves what it has and leaves with 75."""
+    run = tmp_path / "run"
+    process = with_workers(clean_room, command(tokens_dir, base_dir, run), run)
+
+    for worker in workers_of(process):
+        worker.suspend()
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+
+    assert process.returncode == 75, said
     saved = max((run / "checkpoints").glob("step-*"))
     rows = (run / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[-1])["step"] == int(saved.name.removeprefix("step-"))
