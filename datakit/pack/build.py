@@ -210,19 +210,30 @@ def _own_spool(target: Path, memory: Memory, part: tuple[int, int] | None) -> It
     with disk.exclusive(lock, purpose=doing):
         if part is None:
             _refuse_parts(memory, target)
+            _sweep_parts(target)
         disk.sweep(target.parent, name=name)
         yield disk.temporary(target.with_name(name))
 
 
 def _refuse_parts(memory: Memory, target: Path) -> None:
-    """See that no part is still being built: the commit would take its shards away under it."""
+    """See that no part is still being built: the commit would take its shards away under it. Dead locks go."""
     pattern = re.compile(re.escape(memory.root.name) + r"\.(\d+-of-\d+)\.lock")
     for path in sorted(target.parent.iterdir()):
-        if (match := pattern.fullmatch(path.name)) and disk.is_held(path):
+        if match := pattern.fullmatch(path.name):
             words = match[1].replace("-of-", "/")
-            raise Refused(
-                f"part {words} is still being built for {target}", hint="Commit when it has ended", subject=words
-            )
+            if disk.is_held(path):
+                raise Refused(
+                    f"part {words} is still being built for {target}", hint="Commit when it has ended", subject=words
+                )
+            path.unlink(missing_ok=True)
+
+
+def _sweep_parts(target: Path) -> None:
+    """Remove what killed parts had fetched; none is at work."""
+    ours = re.compile(re.escape(disk.stem(target.name)) + r"\.spool-\d+-of-\d+")
+    for path in sorted(target.parent.iterdir()):
+        if (match := disk.TEMPORARY.fullmatch(path.name)) and ours.fullmatch(match["name"]):
+            disk.remove(path)
 
 
 def _target(src: str | Path, dest: str | Path) -> Path:

@@ -110,7 +110,7 @@ def choose(
         return open_parent(parent, split=split, dataset=dataset, stores=stores)
 
     planned = plan(records, chosen=chosen, dest=dest, settings=resolved, parent=opened if parent is not None else None)
-    shards = [(len(shard.positions), shard.shard_bytes) for split in planned.splits for shard in split.shards]
+    shards = [(len(shard.at), shard.shard_bytes) for split in planned.splits for shard in split.shards]
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
     requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from datakit.errors import DatakitError, MissingExtra
-from datakit.pack.engines import AHEAD, cores
+from datakit.pack.engines import at_once, cores
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -86,13 +86,13 @@ class Cluster:
         """
         ray = self._ray
         remote = ray.remote(max_retries=RETRIES, num_cpus=1)(_answer)
-        at_once = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        places = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting: deque[Any] = deque()
         try:
             for task in tasks:
                 waiting.append(remote.remote(function, task))
                 # of a number of workers that was asked for, none is run ahead
-                if len(waiting) >= (at_once if self._workers else AHEAD * at_once):
+                if len(waiting) >= (places if self._workers else at_once(places)):
                     yield self._result(waiting.popleft())
             while waiting:
                 yield self._result(waiting.popleft())

@@ -34,12 +34,17 @@ _START = (
     "sys.path[:] = {path!r}; from datakit.pack.engines import serve; serve({rooms!r}, parent={parent})"
 )
 
-AHEAD = 2
-"""Tasks for each worker that are on their way at once: a slow one does not leave the others without work, and what a
-task carries (of a shard of tiny lines some 35 MB) is not held for many."""
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
+
+
+def at_once(workers: int) -> int:
+    """Tasks on their way at once: some more than workers, so that a slow one does not leave the others without work.
+
+    Not many more, because a task carries what it needs: of a shard of tiny lines some 35 MB.
+    """
+    return workers + max(1, workers // 2)
 
 
 def cores() -> int:
@@ -110,7 +115,7 @@ class Engine:
         try:
             for task in tasks:
                 waiting.append(pool.submit(self._ask, function, task))
-                if len(waiting) >= AHEAD * len(self._all):
+                if len(waiting) >= at_once(len(self._all)):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

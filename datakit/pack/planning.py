@@ -2,7 +2,7 @@
 
 A plan is a value: a dry run prints it, workers execute it, machines that share the work compare it, and it knows to the
 byte how large every shard will be. It depends on the records' keys, sizes, signatures and order and on the settings,
-and on nothing else. A planned shard is positions in the table of records, eight bytes a sample; what a worker needs is
+and on nothing else. A planned shard is positions in the table of records, four bytes a sample; what a worker needs is
 taken from the table when its turn comes.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +35,21 @@ class PlannedShard:
     """A shard to be.
 
     Attributes:
-        positions: Its records in the table, in order.
+        at: Positions of its records in the table, in order, as narrow as they fit.
         task: What decides its bytes, as a digest (see `receipts`).
         payload_bytes: Bytes of their parts.
         shard_bytes: Bytes that the shard will have.
     """
 
-    positions: npt.NDArray[np.int64]
+    at: npt.NDArray[np.signedinteger[Any]]
     task: str
     payload_bytes: int
     shard_bytes: int
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Positions of its records in the table, in order."""
+        return self.at.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class PlannedSplit:
     @property
     def samples(self) -> int:
         """Its samples."""
-        return sum(len(shard.positions) for shard in self.shards)
+        return sum(len(shard.at) for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +159,20 @@ def _plan_shards(
     settings: PackSettings,
     homes: Homes | None,
 ) -> list[PlannedShard]:
-    shards = _deal(records, chosen, settings, homes)
+    narrow: type[np.signedinteger[Any]] = np.int32 if len(records.keys) <= np.iinfo(np.int32).max else np.int64
+    shards: list[npt.NDArray[np.signedinteger[Any]]] = [
+        shard.astype(narrow) for shard in _deal(records, chosen, settings, homes)
+    ]
     sizes = sample_bytes(records, settings.bundle)
-    totals = [int(sizes[positions].sum()) + len(END) for positions in shards]
+    totals = [int(sizes[at].sum()) + len(END) for at in shards]
     del sizes
     payload = records.part_bytes
     planned = []
-    for positions, total in zip(shards, totals, strict=True):
-        lines = payload[positions]
+    for at, total in zip(shards, totals, strict=True):
+        lines, positions = payload[at], at.astype(np.int64)
         planned.append(
             PlannedShard(
-                positions=positions,
+                at=at,
                 task=task_of(dataset=dataset, bundle=settings.bundle, pieces=_pieces(records, positions)),
                 payload_bytes=int(lines.sum()),
                 shard_bytes=total if settings.bundle is None else bundle_bytes(lines, settings.bundle),

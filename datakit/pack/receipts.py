@@ -273,7 +273,8 @@ class Memory:
             wanted = {f"{receipt.built.shard.sha256}.tar": at[receipt.task] for receipt in receipts} if links else {}
             self._keep(wanted)
             (self.root / PLAN).unlink(missing_ok=True)
-            disk.remove(self._built)
+            for room in (self._built, *self.root.glob("work-*-of-*")):  # of shares that were killed and not run again
+                disk.remove(room)
 
     def _keep(self, wanted: Mapping[str, Path]) -> None:
         names = {name for shard in wanted for name in (shard, index_name(shard))}

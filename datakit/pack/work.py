@@ -101,7 +101,7 @@ class Work:
             found = self._look([staging.previous for staging in stagings])
             jobs = self._jobs(found, None)
             self._check_space(jobs)
-            there = self.plan.samples - sum(len(job.shard.positions) for job in jobs)
+            there = self.plan.samples - sum(len(job.shard.at) for job in jobs)
             built = self._build(jobs, crew, "work", others=there)
             whole = [self._complete(split, old, built) for split, old in zip(splits, found, strict=True)]
             if not self.records.exact:
@@ -141,7 +141,7 @@ class Work:
 
     def _build(self, jobs: Sequence[Job], crew: Crew, room: str, *, others: int) -> dict[str, Receipt]:
         """Build shards; `others` are samples that count as done already."""
-        total = others + sum(len(job.shard.positions) for job in jobs)
+        total = others + sum(len(job.shard.at) for job in jobs)
         progress = Progress("pack", 0, total, "samples")
         self.on_event(progress)
         self.num_built = len(jobs)

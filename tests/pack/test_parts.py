@@ -96,6 +96,20 @@ def test_the_commit_builds_what_no_part_has_built(tmp_path: Path) -> None:
     assert tree(tmp_path / "ds") == tree(tmp_path / "one")
 
 
+def test_what_a_killed_part_left_is_gone_after_the_commit(tmp_path: Path) -> None:
+    """A share that was killed and not run again: its half-made shard and what it had fetched do not stay."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(300))
+    killed_share(raw, tmp_path / "ds", (1, 3))
+    fetched = disk.temporary(tmp_path / "ds.spool-1-of-3")
+    fetched.mkdir()
+    (tmp_path / ".ds.pack" / "work-1-of-3" / "half").write_bytes(b"x")
+
+    share(raw, tmp_path / "ds", None)
+
+    assert visible(tmp_path) == ["ds", "raw.jsonl"]
+    assert os.listdir(tmp_path / ".ds.pack") == ["known.json"]
+
+
 def test_a_part_over_a_dataset_builds_what_is_new(tmp_path: Path) -> None:
     """Shares are of the whole plan; of theirs, shards that stand already are left alone."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400))
