@@ -141,6 +141,16 @@ def test_a_sample_digest_never_changes() -> None:
     assert sample_digest({"json": b"{}", "txt": b""}).hex() == "66108c00e7a8624119e77bf58efefb90"
 
 
+def test_the_longest_and_highest_names_have_the_right_checksum() -> None:
+    """Two full fields of the highest bytes that UTF-8 has: the sum in the header is that of tarfile."""
+    key = "\U0010ffff" * 38 + "/" + "\U0010ffff" * 23
+
+    head = header(key, "abc", 8**11 - 1)
+
+    info = tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    assert (info.name, info.size) == (f"{key}.abc", 8**11 - 1)
+
+
 def test_a_part_of_8_gib_is_refused() -> None:
     """Eleven octal digits end just below 8 GiB; there is no silent extension header."""
     assert len(header("a", "bin", MAX_PART_BYTES)) == BLOCK_BYTES
