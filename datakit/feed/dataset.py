@@ -26,6 +26,7 @@ from typing import get_args
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.feed.mapped import Item, MappedShard, Verify
+from datakit.storage.access import SCHEMES, refuse_slips
 from datakit.storage.commit import read_manifest
 from datakit.storage.indexes import open_index
 
@@ -157,6 +158,7 @@ def open_dataset(path: Path | str, *, verify: Verify = "crc") -> Dataset:
         >>> ds = open_dataset("data/train")  # doctest: +SKIP
         >>> bytes(ds["conversation-7"].parts["json"])  # doctest: +SKIP
     """
+    refuse_slips(str(path), (*SCHEMES, "file"))
     if "://" in str(path):
         raise UsageError(
             f"{path} is not on a local disk", hint=f"Bring it here: datakit sync {path} DEST", subject=path

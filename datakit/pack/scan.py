@@ -18,6 +18,7 @@ from datakit.errors import InputError, NotFound, UsageError
 from datakit.pack.kinds import Kind, kind_of, used
 from datakit.pack.trees import SourceFile, shown, walk
 from datakit.pack.troubles import Trouble
+from datakit.storage.access import SCHEMES, refuse_slips
 from datakit.storage.retry import Pace, PatientStore
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def scan(
 
 
 def is_remote(src: str | Path) -> bool:
-    """Whether a source is a URL of a store, not a path."""
+    """Whether a source is a URL of a store, not a path; what is nearly a URL is refused."""
+    refuse_slips(str(src), (*SCHEMES, "file"))
     return "://" in str(src) and not str(src).startswith("file://")
 
 
@@ -161,7 +163,9 @@ def _head(store: PatientStore, key: str, src: str | Path) -> SourceFile:
     try:
         info = store.head(key)
     except NotFound as error:
-        raise NotFound(f"there is nothing at {src}", hint=f"Look: aws s3 ls {src}", subject=str(src)) from error
+        raise NotFound(
+            f"there is nothing at {src}", hint="Check the spelling, and what was put there", subject=str(src)
+        ) from error
     return SourceFile(key.rpartition("/")[2], info.bytes, info.etag)
 
 

@@ -20,6 +20,7 @@ from datakit.data.keys import key_hash
 from datakit.errors import NotFound
 from datakit.pack.troubles import Trouble
 from datakit.storage import disk
+from datakit.storage.objects import no_file
 
 _DVC_CACHE = re.compile(r"/files/md5/[0-9a-f]{2}/[0-9a-f]{30}(?:\.dir)?$")
 """Where DVC keeps a file by the md5 of its bytes (dvc 3: `files/md5` below the cache's directory)."""
@@ -58,6 +59,7 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
 
     Raises:
         NotFound: Nothing is there.
+        Refused: It is a pipe, a device or a socket.
     """
     if not root.exists():
         raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
@@ -66,6 +68,8 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
         if root.is_file():
             tree.files.append(_file(root.name, str(root), root.stat(), fingerprints=fingerprints))
             return tree
+        if not root.is_dir():
+            raise no_file(root)
         real, prefix, pending = os.path.realpath(root), len(str(root).rstrip("/")) + 1, [str(root)]
         while pending:
             folder = pending.pop()

@@ -19,6 +19,9 @@ from typing import Literal
 
 from datakit.errors import UsageError
 
+SCHEMES = ("s3", "gs", "az")
+"""URL schemes that obstore carries."""
+
 VARIABLES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_CONFIG_FILE",
@@ -130,6 +133,21 @@ class StoreOptions:
             access_key_id=who.access_key_id,
             secret_access_key=who.secret_access_key,
             session_token=who.session_token,
+        )
+
+
+def refuse_slips(place: str, schemes: Iterable[str]) -> None:
+    """Refuse what is nearly a URL: `s3:/bucket/x` would be a folder named `s3:` here.
+
+    Raises:
+        UsageError: With the URL that was probably meant.
+    """
+    scheme, colon, rest = place.partition(":")
+    if colon and scheme.lower() in schemes and not rest.startswith("//"):
+        raise UsageError(
+            f"{place} is no URL: {scheme}:// has two slashes",
+            hint=f"Write {scheme.lower()}://{rest.lstrip('/')}, or ./{place} for a file or folder of that name here",
+            subject=place,
         )
 
 

@@ -55,6 +55,12 @@ _STATUS_OF_CLASS = {
     "UnauthenticatedError": 401,
 }
 _IMPOSSIBLE = ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError")
+_CREDENTIALS = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or stores: in params.yaml",
+    "gs": "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account",
+    "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Where a person puts credentials, by scheme; the names are those that obstore reads."""
 _METADATA_SERVICE = "169.254.169.254"
 """Where clouds give credentials to their machines; a failure there means that none were found anywhere else."""
 
@@ -83,7 +89,7 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
     text, kind = str(error), type(error).__name__
     status = int(match.group(1)) if (match := _STATUS.search(text)) else None
     if _METADATA_SERVICE in text:
-        hint = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or stores: in params.yaml"
+        hint = _CREDENTIALS.get(asked.url.partition("://")[0], _CREDENTIALS["s3"])
         return NotAllowed(f"no credentials were found for {asked.url}{asked.at}", hint=hint, subject=asked.url)
     if kind == "AlreadyExistsError":
         return already_there(asked.where)
@@ -96,6 +102,13 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
         return untrusted(asked, "see the authorities that this machine trusts")
     status = status or (301 if "BareRedirect" in text else _status_of(error))
     return no_answer(asked, _transport(text)) if status is None else refused(status, text, asked)
+
+
+def is_mute(error: Exception) -> bool:
+    """Whether an exception of obstore is about a 400 that names no code, as an expired token's answer to a HEAD."""
+    text = str(error)
+    match = _STATUS.search(text)
+    return match is not None and match.group(1) == "400" and _CODE.search(text) is None
 
 
 def _status_of(error: Exception) -> int | None:

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import mmap
 import os
 import re
@@ -285,11 +286,11 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
         Refused: Another process, or another thread of this one, holds it; the message names its process id.
     """
     path = Path(path).absolute()
-    make_dirs(path.parent)
     with _held_guard:
         if path in _held:
             raise _refusal(path, str(os.getpid()), purpose)
-        descriptor = _lock(path, purpose)
+        with _dirs_for(path):
+            descriptor = _lock(path, purpose)
         _held.add(path)
     try:
         yield
@@ -301,15 +302,28 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def _dirs_for(path: Path) -> Iterator[None]:
+    """The directories above a file, which go again when the block ends by an error and they are empty."""
+    new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
+    make_dirs(path.parent)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in new:
+                folder.rmdir()
+        raise
+
+
 def _lock(path: Path, purpose: str) -> int:
     while True:
         with at_door(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = _opened(path)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_still(path, descriptor):
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                    _sign(path, descriptor)
                     return descriptor
             except BlockingIOError:
                 holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
@@ -319,6 +333,25 @@ def _lock(path: Path, purpose: str) -> int:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        if path.parent.is_dir():  # such as /proc
+            raise NotAllowed(f"no file can be made in {path.parent}", hint="Name another place") from None
+        raise
+
+
+def _sign(path: Path, descriptor: int) -> None:
+    """Write who holds a lock; where that has no room there is nothing to hold, and no file stays."""
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

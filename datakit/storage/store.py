@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from datakit.data.digest import Buffer
 from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowed, UsageError
-from datakit.storage.access import StoreOptions, nearest, refuse_reserved, refuse_s3_options
-from datakit.storage.answers import Asked, changed, no_answer, translated
+from datakit.storage.access import SCHEMES, StoreOptions, nearest, refuse_reserved, refuse_s3_options, refuse_slips
+from datakit.storage.answers import Asked, changed, is_mute, no_answer, translated
 from datakit.storage.counts import Meter, RequestCounts
 from datakit.storage.foreign import FsspecStore, known_schemes
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined
@@ -34,9 +34,6 @@ __all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "o
 if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import ObjectStore, S3Store
-
-SCHEMES = ("s3", "gs", "az")
-"""URL schemes that obstore carries."""
 
 LIST_PAGE = 1000
 """Objects in one answer to a LIST request, the most that S3 gives."""
@@ -95,12 +92,18 @@ class ObstoreStore:
         return self._meter.counts
 
     def head(self, key: str) -> ObjectInfo:
-        """One HEAD."""
+        """One HEAD; one GET more where the store refuses it for a reason that only a body tells."""
         with self._door(key) as client:
             import obstore
 
             self._meter.add(head=1)
-            return _info(key, obstore.head(client, key))
+            try:
+                return _info(key, obstore.head(client, key))
+            except Exception as error:
+                if is_mute(error):
+                    self._meter.add(get=1)
+                    obstore.get(client, key, options={"range": (0, 1)})  # the answer to a HEAD has no body to say why
+                raise
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """One LIST for each thousand objects."""
@@ -240,6 +243,12 @@ class ObstoreStore:
             raise
         except (BaseError, OSError) as error:  # a missing object is a plain FileNotFoundError
             raise translated(error, Asked(self._url, key, self._options)) from error
+        except ValueError as error:
+            raise UsageError(
+                f"{key!a} cannot be the key of an object: obstore takes no control characters and no empty step",
+                hint="Rename it",
+                subject=ascii(key),
+            ) from error
 
 
 def _stream(client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: str | None) -> Iterator[memoryview]:
@@ -352,6 +361,7 @@ def open_location(
         return place
     text = str(place)
     scheme, separator, rest = text.partition("://")
+    refuse_slips(text, (*SCHEMES, "file", *(stores or {})))
     if not separator:
         return Location(LocalStore(Path(text)))
     if scheme == "file":

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.order import Cursor, Geometry
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
 from datakit.feed.loader import Loader
 from datakit.pack.engines import cores
 from datakit.storage import disk
-from datakit.storage.access import StoreOptions
+from datakit.storage.access import SCHEMES, StoreOptions
 from datakit.storage.commit import commit, read_manifest, verify_commit
 from datakit.train.attempt import (
     Resume,
@@ -120,6 +120,9 @@ def train(
         recipe, run, write_back = recipe.rehearsal(), rehearsal_dir(run), None
     # all that can be wrong with what was named is found before the run directory is made
     check_words(resume, accept)
+    if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
+        hint = "Copy it there while it runs: --write-back URL"
+        raise UsageError(f"{output} cannot be a run: a run is a local directory", hint=hint, subject=str(output))
     data, base = open_dataset(dataset), identify(model)
     check_tokenized(data)
     allowed = guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit import NotFound
+from datakit import NotFound, Refused
 from datakit.pack.trees import SourceFile, Tree, shown, walk
 
 
@@ -135,3 +135,12 @@ def test_any_name_can_be_shown() -> None:
     """On a terminal, in JSON, in a log."""
     assert shown(os.fsdecode(b"caf\xe9")).encode() == b"caf\\udce9"
     assert shown("caf\u00e9") == "caf\u00e9"
+
+
+def test_a_pipe_by_itself_is_said_to_be_there(tmp_path: Path) -> None:
+    """Not that it is missing, and nobody waits for it."""
+    os.mkfifo(tmp_path / "fifo.jsonl")
+
+    for path in (tmp_path / "fifo.jsonl", Path("/dev/null")):
+        with pytest.raises(Refused, match="is neither a file nor a folder"):
+            walk(path, fingerprints=True)

@@ -160,3 +160,15 @@ def test_what_the_store_asks_to_be_tried_again_is(status: int, code: str) -> Non
     error = refused(status, f"<Error><Code>{code}</Code></Error>", Asked("s3://bkt", "k", StoreOptions()))
 
     assert isinstance(error, StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [("s3", "AWS_ACCESS_KEY_ID"), ("gs", "GOOGLE_APPLICATION_CREDENTIALS"), ("az", "AZURE_STORAGE_ACCOUNT_KEY")],
+)
+def test_missing_credentials_are_asked_for_by_the_names_of_the_store(scheme: str, name: str) -> None:
+    """A user of Google Cloud is not sent to AWS's variables."""
+    error = translated(OSError("http://169.254.169.254/x"), Asked(f"{scheme}://b", "k", StoreOptions()))
+
+    assert isinstance(error, NotAllowed)
+    assert name in str(error.hint)

@@ -382,3 +382,35 @@ except NoSpace as error:
 
     assert said == ["buffered", str(tmp_path / "f")]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+    """A full disk is met while the holder's id is written: no lock stays, nor the directories made for it."""
+    script = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from datakit.errors import NoSpace\n"
+        "from datakit.storage.disk import exclusive\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "for lock in sys.argv[1:]:\n"
+        "    try:\n"
+        "        with exclusive(Path(lock), purpose='writing'):\n"
+        "            sys.exit(1)\n"
+        "    except NoSpace:\n"
+        "        pass\n"
+    )
+    locks = [str(tmp_path / ".x.lock"), str(tmp_path / "run" / "deep" / ".lock")]
+
+    run_code(script, *locks)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_takes_no_files_is_said() -> None:
+    """It is there, but nothing can be made in it."""
+    with (
+        pytest.raises(NotAllowed, match="no file can be made in /proc"),
+        disk.exclusive(Path("/proc/.x.lock"), purpose="p"),
+    ):
+        pass

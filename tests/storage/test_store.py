@@ -100,6 +100,11 @@ def test_a_session_token_of_the_environment_is_not_sent_with_other_keys(
         ("s4://host/x", {}, "does not know"),
         ("s3://", {}, "names no bucket"),
         ("s3:///x", {}, "names no bucket"),
+        ("s3:/b/x", {}, "s3:/b/x is no URL: s3:// has two slashes"),
+        ("gs:b/x", {}, "gs:b/x is no URL"),
+        ("S3:/b/x", {}, "S3:/b/x is no URL"),
+        ("file:/tmp/x", {}, "file:/tmp/x is no URL"),
+        ("cold:/x", {"cold": StoreOptions(url="s3://b")}, "cold:/x is no URL"),
         ("cold://x", {"cold": StoreOptions()}, "has no url in the settings"),
     ],
 )
@@ -364,3 +369,34 @@ def test_a_weak_tag_is_compared_with_the_answers(faulty: FaultyServer, lane: str
         store.read("a", start=0, stop=5, etag='W/"two"')
 
     assert read == b"12345"
+
+
+def test_an_expired_token_is_said_of_a_question_without_a_body(faulty: FaultyServer) -> None:
+    """The 400 to a HEAD says nothing: a GET of one byte tells why."""
+    faulty.put("a", b"12345")
+    faulty.faults = [Fault("expired", method="HEAD"), Fault("expired", method="GET")]
+    store = open_location(faulty.url).store
+
+    with pytest.raises(NotAllowed, match=r"bkt/a.*: the session token has expired \(400 ExpiredToken\)"):
+        store.head("a")
+
+    assert (store.requests.head, store.requests.get) == (1, 1)
+
+
+def test_a_bare_refusal_of_a_question_stays_one(faulty: FaultyServer) -> None:
+    """When the GET is answered, the 400 to the HEAD is said as it is."""
+    faulty.put("a", b"12345")
+    faulty.faults = [Fault("expired", method="HEAD")]
+
+    with pytest.raises(DatakitError, match=r"the store refused the request \(400\)"):
+        open_location(faulty.url).store.head("a")
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a//b", "a/../b", "a\udcffb"])
+def test_a_key_that_obstore_cannot_send_is_wrong_usage(faulty: FaultyServer, key: str) -> None:
+    """Whatever is asked of it."""
+    store = open_location(faulty.url).store
+
+    for ask in (store.head, store.fetch, lambda name: store.write(name, b"x")):
+        with pytest.raises(UsageError, match="cannot be the key of an object"):
+            ask(key)
