@@ -33,7 +33,13 @@ from datakit.storage.compare import (
 )
 from datakit.storage.objects import LocalStore, ObjectInfo, Store
 from datakit.storage.partial import partial_bytes
-from datakit.storage.refusals import refuse_clashes, refuse_harm, refuse_nesting, refuse_unspeakable
+from datakit.storage.refusals import (
+    refuse_clashes,
+    refuse_harm,
+    refuse_nesting,
+    refuse_unlisted,
+    refuse_unspeakable,
+)
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.store import Location, open_location
 from datakit.storage.transfer import Knobs
@@ -179,6 +185,7 @@ def plan_sync(
             f"{len(extra)} files would be deleted, more than --max-delete {max_delete} (first: {names})",
             hint="Look at them with --dry-run and a larger --max-delete",
         )
+    refuse_unlisted(held, origin, patient(origin, settings), extra, connections=settings.concurrency)
     plan = _plan(view, difference, extra, settings, committed)
     _check_room(plan, here, budget=None if budget is None else parse_bytes(budget))
     return plan

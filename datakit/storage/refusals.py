@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
 from datakit.data.manifest import MANIFEST_NAME, Manifest
@@ -71,6 +72,41 @@ def refuse_nesting(origin: Location, target: Location, *, delete: bool) -> None:
 
 def _spot(place: Location) -> str:
     return place.url.rstrip("/") if place.path is None else os.path.realpath(place.path)
+
+
+def refuse_unlisted(held: Holding, origin: Location, store: Store, extra: Sequence[Item], *, connections: int) -> None:
+    """Refuse to delete what the source has after all: its listing was not whole.
+
+    A gateway may say that a listing goes on and not how; the client library ends there without a word. So each file
+    that is to go is asked for by its name at the source; a commit needs no listing, its manifest says what it holds.
+
+    Args:
+        held: The source.
+        origin: Where it is.
+        store: Its store, asked with patience.
+        extra: What is to be deleted.
+        connections: Requests under way at once.
+
+    Raises:
+        IntegrityError: Names the first that is there.
+    """
+    if held.kind == "commit" or origin.path is not None or not extra:
+        return
+
+    def is_there(item: Item) -> bool:
+        try:
+            return store.head(origin.key(item.name)).bytes > 0 or item.bytes == 0  # an empty one may mark a folder
+        except NotFound:
+            return False
+
+    with ThreadPoolExecutor(connections) as pool:
+        for item, found in zip(extra, pool.map(is_there, extra), strict=True):
+            if found:
+                raise IntegrityError(
+                    f"{origin.url} did not list {item.name}, which is there: its listing is not whole",
+                    hint="Nothing was deleted. Run it without --delete, or ask whoever runs the store",
+                    subject=item.name,
+                )
 
 
 def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str, Item], moves: Sequence[Item]) -> None:

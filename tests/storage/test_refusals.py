@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import Refused, UsageError
+from datakit.errors import IntegrityError, Refused, UsageError
 from datakit.storage.commit import verify_commit
 from datakit.storage.sync import sync
 from support.commits import files_below, flip_bit, make_commit
-from support.faulty import FaultyServer
+from support.faulty import Fault, FaultyServer
 
 WEIGHTS = "adapter_model.safetensors"
 
@@ -191,3 +191,21 @@ def test_a_name_that_no_key_can_be_is_said_before_anything_is_put(tmp_path: Path
 
     with pytest.raises(UsageError, match="cannot be the key of an object"):
         sync(tmp_path / "src" / name, f"{bucket}/odd/")
+
+
+def test_what_a_torn_listing_left_out_is_not_deleted(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The store says that its list goes on and not how: what is to go is asked for by name first."""
+    (tmp_path / "copy").mkdir()
+    for name in ("a", "b", "gone"):
+        (tmp_path / "copy" / name).write_bytes(b"1")
+        faulty.put(f"src/{name}", b"1")
+    del faulty.objects["src/gone"]
+    before = files_below(tmp_path / "copy")
+    faulty.faults = [Fault("torn-list", key="")]
+
+    with pytest.raises(IntegrityError, match="did not list b, which is there"):
+        sync(f"{faulty.url}/src", tmp_path / "copy", delete=True, max_delete=9)
+    assert files_below(tmp_path / "copy") == before
+
+    done = sync(f"{faulty.url}/src", tmp_path / "copy", delete=True, max_delete=9)
+    assert done.deleted == ("gone",)

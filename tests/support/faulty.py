@@ -35,6 +35,7 @@ Kind = Literal[
     "region",  # 301 PermanentRedirect
     "hang-up",  # the connection is closed without an answer
     "lost-answer",  # the request is done, and the connection closed without an answer
+    "torn-list",  # the list says that it goes on, and not how
 ]
 
 CREDENTIALS = ("authorization", "x-amz-security-token")
@@ -133,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in CODES or fault == "hang-up":
             self.refuse(fault)
         elif key == "" and "list-type" in query:
-            self.list_objects(query.get("prefix", [""])[0])
+            self.list_objects(query.get("prefix", [""])[0], torn=fault == "torn-list")
         else:
             self.send_object(key, fault)
 
@@ -240,14 +241,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def list_objects(self, prefix: str) -> None:
-        rows = "".join(
+    def list_objects(self, prefix: str, *, torn: bool = False) -> None:
+        rows = [
             f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>{tag}</ETag><Size>{len(data)}</Size></Contents>"
             for key, (data, tag) in sorted(self.state.objects.items())
             if key.startswith(prefix)
-        )
-        self.answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode())
+        ]
+        told = "".join(rows[:1] if torn else rows)
+        goes_on = "true" if torn else "false"
+        self.answer(200, f"<ListBucketResult><IsTruncated>{goes_on}</IsTruncated>{told}</ListBucketResult>".encode())
 
     def send_object(self, key: str, fault: Kind | None) -> None:
         if key not in self.state.objects:
