@@ -45,5 +45,9 @@ def _text(report: VerifyReport) -> str:
     if report.findings:
         return "\n".join(map(str, report.findings)) + (f"\n{cost[2:]}" if cost else "")
     looked = "sizes and indexes" if report.quick else "every byte"
+    if report.kind != "dataset":
+        looked, held = "sizes" if report.quick else looked, format_number_of(report.files, "file")
+        cost = f"{format_bytes(report.checked_bytes)} read{cost}"
+        return f"{report.kind} {report.name} is whole: {held}, {looked} checked ({cost})"
     held = f"{format_number_of(report.samples, 'sample')} in {format_number_of(report.shards, 'shard')}"
     return f"{report.name} is whole: {held}, {looked} checked ({format_bytes(report.checked_bytes)} read{cost})"

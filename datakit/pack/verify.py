@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from datakit.data.digest import PART_BYTES, FileEntry, crc32c
 from datakit.data.flips import flipped_bit
@@ -61,6 +62,8 @@ class VerifyReport:
         findings: Everything that is wrong; none for a whole dataset.
         leftovers: What a killed pack or sync left there; the next one removes it.
         requests: Requests that it cost, by class; none on the disk.
+        kind: What is committed there.
+        files: Files that the manifest names.
     """
 
     path: Path | str
@@ -72,6 +75,8 @@ class VerifyReport:
     findings: tuple[Finding, ...]
     leftovers: tuple[str, ...] = ()
     requests: RequestCounts = NO_REQUESTS
+    kind: str = "dataset"
+    files: int = 0
 
     def raise_findings(self) -> None:
         """Do nothing for a whole dataset.
@@ -124,7 +129,7 @@ def verify(
     stores: Mapping[str, StoreOptions] | None = None,
     on_event: OnEvent = ignore,
 ) -> VerifyReport:
-    """Check a dataset against its manifest.
+    """Check a dataset against its manifest; a checkpoint, adapter or model file by file.
 
     Args:
         dataset: Its directory or URL.
@@ -133,14 +138,14 @@ def verify(
         on_event: Told how far it is.
 
     Raises:
-        NotFound: There is no dataset.
-        InputError: It is a file, or a commit of something else.
+        NotFound: Nothing is committed there.
+        InputError: It is a file.
         IntegrityError: The manifest is damaged. What is wrong with other files stands in the report.
         Refused: A shard was replaced while it was read.
         StoreUnavailable, NotAllowed: The store cannot be asked.
     """
     view = _open(dataset, stores)
-    contents = view.contents
+    contents = _contents(view)
     there, findings, leftovers = _files(view)
     totals, checked = [], 0
     total_bytes = None if quick else view.manifest.total_bytes
@@ -152,7 +157,9 @@ def verify(
         checked += 0 if quick or look.info is None else look.info.bytes
         on_event(Progress("verify", checked, total_bytes, "B"))
     findings += _check_others(view, there, quick=quick)
-    if not findings:
+    checked += 0 if quick else sum(entry.bytes for entry in _others(view) if entry.name in there)
+    on_event(Progress("verify", checked, total_bytes, "B"))
+    if contents is not None and not findings:
         findings += _lies(contents, Totals.sum(totals))
     if leftovers:
         hint = f"The next pack or sync to {view.where} removes them; no reader takes them for data"
@@ -161,13 +168,20 @@ def verify(
         path=view.path or view.where,
         name=view.manifest.name,
         quick=quick,
-        samples=contents.samples,
-        shards=len(contents.shards),
+        samples=contents.samples if contents else 0,
+        shards=len(contents.shards) if contents else 0,
         checked_bytes=checked,
         findings=tuple(findings),
         leftovers=leftovers,
         requests=view.requests,
+        kind=view.manifest.kind,
+        files=len(view.manifest.members),
     )
+
+
+def _contents(view: View) -> Contents | None:
+    """What the manifest says of samples, where it is of any."""
+    return view.contents if view.manifest.kind == "dataset" else None
 
 
 def _open(dataset: str | Path, stores: Mapping[str, StoreOptions] | None) -> View:
@@ -225,7 +239,8 @@ def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Itera
     ahead: deque[_Look] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="datakit-verify") as pool:
         try:
-            for shard in view.contents.shards:
+            contents = _contents(view)
+            for shard in contents.shards if contents else ():
                 info = there.get(shard.name)
                 index = pool.submit(_check_index, view, shard, there.get(shard.index_name))
                 spans = () if quick or info is None else _spans(view, info)
@@ -333,7 +348,8 @@ def _check_shard(view: View, look: _Look, index: Index | None) -> list[Finding]:
 
 def _suspect(view: View, entry: FileEntry, info: ObjectInfo, crcs: Sequence[str]) -> Suspect:
     wrong = {number for number, crc in enumerate(crcs) if (crc,) != entry.crc32c[number : number + 1]}
-    pack = view.contents.pack
+    contents = _contents(view)
+    pack: Mapping[str, Any] = contents.pack if contents else {}
     return Suspect(
         entry,
         info.bytes,
@@ -350,13 +366,16 @@ def _holder(view: View, suspect: Suspect, crcs: tuple[str, ...]) -> str | None:
     return next((entry.name for entry in alike if crcs and entry.name != suspect.entry.name), None)
 
 
+def _others(view: View) -> list[FileEntry]:
+    contents = _contents(view)
+    usual = {name for shard in (contents.shards if contents else ()) for name in (shard.name, shard.index_name)}
+    return [entry for entry in view.manifest.members if entry.name not in usual]
+
+
 def _check_others(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Iterator[Finding]:
     """Members that are neither shard nor index, such as side files for other readers."""
-    usual = {name for shard in view.contents.shards for name in (shard.name, shard.index_name)}
-    for entry in view.manifest.members:
+    for entry in _others(view):
         info = there.get(entry.name)
-        if entry.name in usual:
-            continue
         if info is None:
             yield Finding(entry.name, "the file is missing")
             continue

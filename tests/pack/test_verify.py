@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit import InputError, IntegrityError, NotFound
+from datakit import IntegrityError, NotFound
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest
 from datakit.data.shard import BLOCK_BYTES, Row, member_bytes, members
@@ -66,6 +66,7 @@ def test_a_whole_dataset_is_whole(damaged: Damaged, quick: bool) -> None:
         shards=len(manifest.contents.shards),
         checked_bytes=sum(e.bytes for e in manifest.members if not quick or e.name.endswith(".arrow")),
         findings=(),
+        files=len(manifest.members),
     )
     assert told[-1].done == report.checked_bytes
     report.raise_findings()
@@ -312,17 +313,31 @@ def test_findings_raise_as_one_sentence(damaged: Damaged) -> None:
     assert caught.value.subject == "a.tar"
 
 
-def test_only_datasets_are_verified(tmp_path: Path) -> None:
-    """Nothing there, no manifest, or a commit of something else: each says so."""
-    with commit(tmp_path / "adapter", kind="adapter", name="a") as staging:
-        staging.write("x.json", b"{}")
+def test_an_adapter_is_verified_file_by_file(tmp_path: Path) -> None:
+    """A commit of any kind: whole, and with a bit flipped, a file cut, one missing and one that nobody named."""
+    adapter = tmp_path / "adapter"
+    with commit(adapter, kind="adapter", name="a") as staging:
+        for name in ("x.json", "cut", "gone"):
+            staging.write(name, b"{12345}")
 
+    whole, quick = verify(adapter), verify(adapter, quick=True)
+    (adapter / "x.json").write_bytes(b"{12355}")
+    (adapter / "cut").write_bytes(b"{1")
+    (adapter / "gone").unlink()
+    (adapter / "stray").write_bytes(b"")
+    damaged = verify(adapter)
+
+    assert (whole.kind, whole.name, whole.files, whole.checked_bytes, whole.findings) == ("adapter", "a", 3, 21, ())
+    assert (quick.checked_bytes, quick.findings) == (0, ())
+    assert sorted({finding.file for finding in damaged.findings}) == ["cut", "gone", "stray", "x.json"]
+
+
+def test_what_is_no_commit_is_not_verified(tmp_path: Path) -> None:
+    """Nothing there, or no manifest: each says so."""
     with pytest.raises(NotFound, match="nowhere is not there"):
         verify(tmp_path / "nowhere")
     with pytest.raises(NotFound, match=r"has no manifest\.json"):
         verify(tmp_path)
-    with pytest.raises(InputError, match="a is a adapter, not a dataset"):
-        verify(tmp_path / "adapter")
 
 
 def test_an_undamaged_shard_passes_the_strict_reader_too(tmp_path: Path) -> None:
