@@ -209,3 +209,10 @@ def test_every_document_that_the_code_cites_is_in_the_repository() -> None:
         assert [name for name in cited if not any((root / name).is_file() for root in (ROOT, DOCS))] == [], path
         named = re.findall(r"\blaws? (\d+)(?: to (\d+))?\s+of\s+docs/design\.md", text)
         assert {number for pair in named for number in pair if number} <= laws, path
+
+
+def test_no_text_holds_the_marks_of_a_merge() -> None:
+    """A conflict that was resolved by nobody is three lines of marks; none is in a document or a source."""
+    marks = re.compile(r"^(?:<{7} |={7}$|>{7} )", re.MULTILINE)
+
+    assert [path for path in (*PAGES, *SOURCES) if marks.search(path.read_text(encoding="utf-8"))] == []
