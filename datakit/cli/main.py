@@ -85,8 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except KeyboardInterrupt:
-        sys.stderr.write("error: interrupted\n")
-        return 130
+        return _interrupted(words)
     finally:
         if arguments is None:
             from datakit.cli.frame import die_quietly_from_now_on
@@ -101,13 +100,23 @@ def _run(words: list[str]) -> int:
 
     try:
         code = int(build_app()(args=words, prog_name="datakit", standalone_mode=False) or 0)
-        if code == frame.INTERRUPTED:  # typer turns a KeyboardInterrupt between our frames into this
-            sys.stderr.write("error: interrupted\n")
-        return code
+        # typer turns a KeyboardInterrupt between our frames into this
+        return _interrupted(words) if code == frame.INTERRUPTED else code
     except typer.TyperException as error:
         return _usage(error, words)
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else 1
+
+
+def _interrupted(words: list[str]) -> int:
+    """Say so where no command had begun that could; the frame is imported here, it may be what Ctrl-C cut short."""
+    from datakit.cli import frame
+
+    try:
+        with frame.run(" ".join(word for word in words[:1] if word in COMMANDS) or "datakit", json="--json" in words):
+            raise KeyboardInterrupt
+    except SystemExit:
+        return frame.INTERRUPTED
 
 
 def _usage(error: typer.TyperException, words: list[str]) -> int:

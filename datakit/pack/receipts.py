@@ -157,7 +157,7 @@ class Memory:
     @classmethod
     def beside(cls, dest: Path) -> Memory:
         """That of a destination; nothing is made until there is something to remember."""
-        return cls(dest.with_name(f".{disk.stem(dest.name)}.pack"))
+        return cls(disk.beside(dest, f".{disk.stem(dest.absolute().name)}.pack"))
 
     @property
     def lock(self) -> Path:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from datakit.data.digest import Buffer, Digester, FileEntry
-from datakit.errors import DatakitError, NoSpace, NotAllowed, NotFound, Refused
+from datakit.errors import DatakitError, NoSpace, NotAllowed, NotFound, Refused, UsageError
 
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{8}")
 """Names of our temporary siblings: `.<name>.tmp-<8 hex>`."""
@@ -92,9 +92,21 @@ def stem(name: str) -> str:
     return f"{data[:200].decode(errors='ignore')}~{digest}"
 
 
+def beside(path: Path, name: str) -> Path:
+    """Another name in the directory that a place is in.
+
+    Raises:
+        UsageError: The place is in no directory: it is the root of the file system.
+    """
+    place = path if path.name else path.absolute()
+    if not place.name:
+        raise UsageError(f"{path} is the root of the file system", hint="Name a directory inside it", subject=str(path))
+    return place.with_name(name)
+
+
 def temporary(path: Path) -> Path:
     """A new name beside `path` that a later start recognises as a leftover."""
-    return path.with_name(f".{stem(path.name)}.tmp-{secrets.token_hex(4)}")
+    return beside(path, f".{stem(path.name)}.tmp-{secrets.token_hex(4)}")
 
 
 @contextlib.contextmanager
@@ -249,7 +261,7 @@ def remove(path: Path) -> None:
 
 def lock_beside(path: Path) -> Path:
     """The lock file of whoever writes at a place: beside it, because what is there may be renamed away."""
-    return path.with_name(f".{stem(path.name)}.lock")
+    return beside(path, f".{stem(path.absolute().name)}.lock")
 
 
 def is_held(lock: Path) -> bool:

@@ -223,7 +223,7 @@ def check_empty(run: Path) -> None:
 
 def rehearsal_dir(run: Path) -> Path:
     """Where the rehearsal of a run lies."""
-    return run.with_name(run.name + "-smoke")
+    return disk.beside(run, f"{run.absolute().name}-smoke")
 
 
 def check_rehearsal(run: Path) -> None:

@@ -133,7 +133,21 @@ def read_run(run: Path) -> dict[str, Any]:
         value = json.loads((run / RUN_NAME).read_bytes())
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return value if _is_run(value) else {}
+
+
+def _is_run(value: object) -> bool:
+    """Whether JSON has the shape of a `run.json`: where a name is known, its value is of the known kind."""
+    if not isinstance(value, dict):
+        return False
+    attempts, identity = value.get("attempts", []), value.get("identity", {})
+    return (
+        isinstance(attempts, list)
+        and all(isinstance(attempt, dict) for attempt in attempts)
+        and isinstance(identity, dict)
+        and all(isinstance(identity.get(name, {}), dict) for name in ("data", "base_model", "settings"))
+        and all(isinstance(value.get(name), str | None) for name in ("name", "write_back", "settings_digest"))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +223,8 @@ def _trained_link(kind: str, path: Path, digest: str | None, lineage: Mapping[st
 
 def _run_link(path: Path) -> Link:
     run = _read_json(path / RUN_NAME)
+    if not _is_run(run):
+        raise InputError(f"{path / RUN_NAME} is not the record of a run", subject=str(path))
     facts = {"attempts": len(run.get("attempts", [])), "settings": run.get("settings_digest")}
     if (path / "adapter").is_dir():
         return Link("run", path.resolve().name, None, facts, (chain(path / "adapter"),))

@@ -235,3 +235,13 @@ def test_ctrl_c_in_the_middle_of_packing(clean_room: Path, workers: int) -> None
 
     assert (process.returncode, stdout, stderr) == (130, "", "error: interrupted\n")
     assert names(clean_room) == {"raw.jsonl"}
+
+
+def test_the_root_of_the_file_system_is_no_destination_of_a_pack(clean_room: Path) -> None:
+    """It has no name and no directory that it is in, so nothing can be put together beside it: wrong usage, 2."""
+    (clean_room / "r.jsonl").write_text('{"id": "a", "text": "b"}\n')
+
+    answer = datakit("pack", "r.jsonl", "/")
+
+    assert answer.code == 2
+    assert "/ is the root of the file system" in answer.stderr

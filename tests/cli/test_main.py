@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -199,3 +200,41 @@ def test_a_started_command_can_be_stopped_by_its_group() -> None:
 
     assert (process.returncode, stderr) == (0, "")
     assert "Usage: datakit doctor" in stdout
+
+
+SLOW_ROOM = """
+import sys, time
+print("loading", file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_ctrl_c_before_the_command_begins_is_told_as_later(tmp_path: Path, json_wanted: bool) -> None:
+    """While the libraries load: 130, one line, no stack trace; under --json one object all the same."""
+    (tmp_path / "slow_room.py").write_text(SLOW_ROOM)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "import importlib; real = importlib.import_module\n"
+        "import datakit.cli.main as main\n"
+        "def slow(name, *more):\n"
+        "    if name.endswith('.inspect'): real('slow_room')\n"
+        "    return real(name, *more)\n"
+        "main.importlib.import_module = slow\n"
+        "sys.exit(main.main())"
+    )
+    words = ["inspect", "x", *(["--json"] if json_wanted else [])]
+    with python(script, str(tmp_path), *words) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "loading\n"
+
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert said == "error: interrupted\n"
+    if json_wanted:
+        told = json.loads(out)
+        assert (told["command"], told["exit_code"], told["error"]["kind"]) == ("inspect", 130, "KeyboardInterrupt")
+    else:
+        assert out == ""

@@ -203,3 +203,27 @@ def test_what_changed_under_way_stands_in_the_chain(data: Manifest, tmp_path: Pa
 
     assert chain(changed).facts["changes"] == [change]
     assert "changes" not in lineage_of(data)
+
+
+SHAPES = [
+    {"attempts": 3},
+    {"attempts": [3]},
+    {"identity": []},
+    {"identity": {"data": "x"}},
+    {"name": 1},
+    {"write_back": 5},
+    [],
+    3,
+]
+
+
+@pytest.mark.parametrize("said", SHAPES, ids=str)
+def test_a_run_json_of_another_shape_is_none(tmp_path: Path, said: Any) -> None:
+    """Nobody stumbles over it: a training writes it anew, and whoever asks for the chain hears what is wrong."""
+    (tmp_path / "run.json").write_text(json.dumps(said))
+
+    read = read_run(tmp_path)
+
+    assert read == {}
+    with pytest.raises(InputError, match=r"run\.json is not"):
+        chain(tmp_path)
