@@ -1,8 +1,9 @@
 """changes: how the samples of one dataset differ from those of another, by key and digest, shard for shard.
 
-A shard that both have (the same sha256) is the same samples: its index is never looked at. Of the others, each sample
-is 48 bytes: a 128-bit hash of its key, its digest, its place. Two such lists are sorted and laid beside each other, so
-that time and memory grow with what changed, and not with the datasets.
+A shard that both have (the same sha256 of the tar and of its index, which gives the keys) is the same samples: its
+index is never looked at. Of the others, each sample is 48 bytes: a 128-bit hash of its key, its digest, its place. Two
+such lists are sorted and laid beside each other, so that time and memory grow with what changed, and not with the
+datasets.
 
 A sample is *added*, *removed*, *changed* (the same key with another digest) or as before. One that is as before has
 *moved* when it lies in a shard that goes back, by most of its samples, to another shard than the one it lay in: an edit
@@ -45,14 +46,21 @@ class ShardChanges:
 
 def shard_changes(old: Manifest, new: Manifest) -> ShardChanges:
     """Compare two datasets by their manifests alone."""
-    before = [old.member(shard.name).sha256 for shard in old.contents.shards]
-    after = [new.member(shard.name).sha256 for shard in new.contents.shards]
+    before, after = _shards(old), _shards(new)
     known, kept = set(before), set(after)
     return ShardChanges(
-        reused=tuple(number for number, sha256 in enumerate(after) if sha256 in known),
-        new=tuple(number for number, sha256 in enumerate(after) if sha256 not in known),
-        dropped=tuple(number for number, sha256 in enumerate(before) if sha256 not in kept),
+        reused=tuple(number for number, shard in enumerate(after) if shard in known),
+        new=tuple(number for number, shard in enumerate(after) if shard not in known),
+        dropped=tuple(number for number, shard in enumerate(before) if shard not in kept),
     )
+
+
+def _shards(manifest: Manifest) -> list[tuple[str, str]]:
+    """What decides the samples of each shard: its bytes, and those of its index, which may name them otherwise."""
+    return [
+        (manifest.member(shard.name).sha256, manifest.member(shard.index_name).sha256)
+        for shard in manifest.contents.shards
+    ]
 
 
 @dataclass(frozen=True)

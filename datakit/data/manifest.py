@@ -48,7 +48,8 @@ class Contents:
 
     Attributes:
         content_digest: 64 hex digits; the same samples, in any layout.
-        layout_digest: 64 hex digits; the same samples, the same shards, the same order.
+        layout_digest: 64 hex digits; the same bytes in the same shards, in the same order. Keys that only an index
+            gives (`reindex --keys tar`) are not in it: they are in the content digest and the manifest digest.
         samples: Samples in all shards.
         payload_bytes: Bytes of all parts, without tar headers and padding.
         parts: For each part name, how many samples have it.
@@ -243,7 +244,7 @@ def content_digest(terms: Iterable[int]) -> str:
 
 
 def layout_digest(shards: Iterable[tuple[str, str, int]]) -> str:
-    """The layout digest of (name, sha256, samples) of each shard, in order: 64 hex digits."""
+    """The layout digest of (name, sha256, samples) of each shard, in order: 64 hex digits; not of indexes."""
     digest = hashlib.sha256()
     for name, sha256, samples in shards:
         digest.update(f"{name} {sha256} {samples}\n".encode())

@@ -40,6 +40,7 @@ class Put:
         key: Where it goes.
         bytes: Its size.
         entry: What its bytes must be, or None where no manifest says it.
+        md5: Their md5, where no manifest speaks of them; compared before the object appears.
         create: Whether an object that is there already, with other bytes, is an error. S3 decides that within one PUT;
             for an upload in parts a look before it has to do.
     """
@@ -49,13 +50,15 @@ class Put:
     bytes: int
     entry: FileEntry | None = None
     create: bool = False
+    md5: str | None = None
 
 
 def upload(store: Store, puts: Sequence[Put], *, knobs: Knobs, pace: Pace, on_bytes: OnBytes) -> None:
     """Put files into a store; when this returns, each was verified there.
 
     Raises:
-        IntegrityError: A file is not what its manifest says, or the store does not give back what it was given.
+        IntegrityError: A file is not what its manifest or its md5 says, or the store does not give back what it was
+            given.
         Refused: An object that was to be created is there with other bytes.
     """
     patient = PatientStore(store, pace=pace)
@@ -142,6 +145,7 @@ class _Source:
         put = self._put
         self.md5s, self.crcs = [], []
         seen, grown = 0, False
+        whole = hashlib.md5(usedforsecurity=False) if put.md5 is not None and put.entry is None else None
         with disk.at_door(put.path), open(put.path, "rb", buffering=0) as file:
             inspector = Inspector(Fetch(put.key, put.path, put.bytes, entry=put.entry), 0, where=str(put.path))
             while data := _read_full(file, self._part_bytes):
@@ -152,10 +156,15 @@ class _Source:
                 self.md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
                 self.crcs.append(crc32c(data))
                 seen += len(data)
+                if whole is not None:
+                    whole.update(data)
                 yield data
             if grown or seen != put.bytes:
                 message = f"{put.path} changed while it was uploaded: it had {put.bytes} bytes"
                 raise IntegrityError(message, hint="Run it again when nobody writes to it", subject=str(put.path))
+            if whole is not None and whole.hexdigest() != put.md5:
+                message = f"{put.path} has changed: its md5 was {put.md5}, now {whole.hexdigest()}"
+                raise IntegrityError(message, hint="Run the same command again", subject=str(put.path))
 
 
 def _read_full(file: object, size_bytes: int) -> bytes:

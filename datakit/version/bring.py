@@ -1,7 +1,7 @@
 """bring: a version that DVC records, to a place where neither git nor dvc is: `datakit sync --from`.
 
-The plan is the plan of `sync`, with the cache or remote of DVC as its source; it runs by the same engine, with the same
-verification, budgets, resumption and exit codes.
+The plan is the plan of `sync`, with a remote of DVC as its source (the local cache is not asked); it runs by the same
+engine, with the same verification, budgets, resumption and exit codes.
 """
 
 from __future__ import annotations

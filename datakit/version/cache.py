@@ -70,7 +70,8 @@ def link_into_cache(snapshot: Snapshot, cache: Path, *, verified: Iterable[str] 
         verified: Names whose bytes have been compared with their checksums just now.
 
     Returns:
-        None where the cache is on another disk, and nothing was done.
+        None where the cache cannot have links: on another disk nothing was done; where a file has as many links as it
+        may have, those before it are linked.
 
     Raises:
         IntegrityError: A file is not what it was looked at for.

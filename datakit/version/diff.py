@@ -45,7 +45,7 @@ class Side:
         samples: How many it has.
         tokens: How many it has, or None where it is not tokenized.
         content_digest: The same samples, in any layout.
-        layout_digest: The same samples, shards and order.
+        layout_digest: The same bytes in the same shards, in the same order; not the keys that only an index gives.
     """
 
     place: str

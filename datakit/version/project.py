@@ -162,6 +162,11 @@ class Project:
         """The local cache."""
         return self.root / DVC_DIR / os.path.expanduser(self.cache.get("dir", "cache"))
 
+    @property
+    def default_remote(self) -> str | None:
+        """The name of the remote that is meant where none is named, or None."""
+        return self.core.get("remote") or (next(iter(self.remotes)) if len(self.remotes) == 1 else None)
+
     def remote(self, name: str | None = None, *, stores: Mapping[str, StoreOptions] | None = None) -> Location:
         """A remote: by name, or the default one.
 
@@ -172,7 +177,7 @@ class Project:
             NotFound: There is no such remote, or no default.
             UsageError: It is of a kind that datakit does not read.
         """
-        name = name or self.core.get("remote") or (next(iter(self.remotes)) if len(self.remotes) == 1 else None)
+        name = name or self.default_remote
         where = self.root / DVC_DIR / "config"
         if name is None:
             hint = "Name one: --remote URL, or dvc remote add --default NAME URL"

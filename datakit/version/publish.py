@@ -1,9 +1,13 @@
 """publish: what lies here, into the remote of a DVC project, recorded so that DVC takes it for its own: `sync --to`.
 
 What `dvc add` or `dvc commit`, and then `dvc push`, would do, without hashing what a manifest knows and without a
-second copy: the local cache gets hard links. Objects first, each verified there, the `.dir` object after them, the
-`.dvc` file or dvc.lock last: whoever follows the record finds everything. An object that is there already is not put
-again.
+second copy: the local cache gets hard links. Objects first, each compared with its manifest or md5 while it is sent and
+verified there, the `.dir` object after them, the `.dvc` file or dvc.lock last: whoever follows the record finds
+everything. An object that is there already in its size is not put again; each is looked at, for a `.dir` object does
+not vouch for what it names (an interrupted `dvc gc` leaves it).
+
+What others wrote into the record while the upload ran stays: of a dvc.lock only the one stage is replaced, and where
+that, or a `.dvc` file, is no longer what was planned from, nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from datakit.errors import IntegrityError, NotFound, Refused, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
@@ -64,11 +68,10 @@ class PublishPlan:
     settings: SyncSettings = field(repr=False)
     puts: tuple[Put, ...] = field(repr=False)
     snapshot: Snapshot = field(repr=False)
-    others: tuple[Snapshot, ...] = field(repr=False)
     cache: Path | None = field(repr=False)
     place: Location = field(repr=False)
     file: Path = field(repr=False)
-    record: bytes | None = field(repr=False)
+    record: Record | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,10 @@ def plan_publish(
     settings = settings or SyncSettings()
     snapshot = Snapshot.of(source)
     new = Out("", snapshot.md5, snapshot.bytes, len(snapshot.found) if snapshot.tree is not None else None)
-    record, others = _in_lock(pointer, source, new) if pointer.stage else _in_dvc_file(pointer, source, new)
+    record = _in_lock(pointer, source, new) if pointer.stage else _in_dvc_file(pointer, source, new)
     place = remote_of(pointer, remote=remote, stores=stores)
     store = patient(place, settings)
-    listed = snapshot.tree is not None and _has(store, place, snapshot.md5, None)
-    missing = [] if listed else _missing(store, place, snapshot)
+    missing = _missing(store, place, snapshot)
     md5s = snapshot.md5s
     project = Project.around(pointer.file)
     return PublishPlan(
@@ -136,9 +138,10 @@ def plan_publish(
         bytes_to_move=sum(each.bytes for each in missing),
         records=record is not None,
         settings=settings,
-        puts=tuple(Put(e.path, place.key(object_key(md5s[e.name])), e.bytes, e.entry) for e in missing),
+        puts=tuple(
+            Put(e.path, place.key(object_key(md5s[e.name])), e.bytes, e.entry, md5=md5s[e.name]) for e in missing
+        ),
         snapshot=snapshot,
-        others=others,
         cache=None if project is None else project.cache_dir,
         place=place,
         file=pointer.file,
@@ -150,7 +153,9 @@ def run_publish(plan: PublishPlan, *, on_event: OnEvent = ignore) -> Published:
     """Do what the plan says.
 
     Raises:
-        IntegrityError: A file is not what its manifest says, or the store does not give back what it was given.
+        IntegrityError: A file is not what its manifest says or what it was when the plan was made, or the store does
+            not give back what it was given.
+        Refused: Somebody else has changed the record; the objects are there, and a new run only records them.
         NotAllowed, StoreUnavailable, NoSpace: As `sync`.
     """
     begun, done = time.monotonic(), 0
@@ -166,7 +171,7 @@ def run_publish(plan: PublishPlan, *, on_event: OnEvent = ignore) -> Published:
         _put_list(plan)
     linked = _link(plan, on_event)
     if plan.record is not None:
-        write_atomic(plan.file, plan.record)
+        write_atomic(plan.file, plan.record.renewed(plan.file))
     return Published(
         source=plan.source,
         destination=plan.destination,
@@ -200,7 +205,7 @@ def _alone(plan: PublishPlan) -> Iterator[None]:
 def _put_list(plan: PublishPlan) -> None:
     """The `.dir` object, after all that it names."""
     tree, store = plan.snapshot.tree, patient(plan.place, plan.settings)
-    if tree is None or _has(store, plan.place, plan.md5, None):
+    if tree is None or _has(store, plan.place, plan.md5, len(tree.to_bytes())):
         return
     key, data = plan.place.key(object_key(plan.md5)), tree.to_bytes()
     store.write(key, data)
@@ -214,7 +219,7 @@ def _link(plan: PublishPlan, on_event: OnEvent) -> int | None:
     if plan.cache is None:
         return None
     count = link_into_cache(plan.snapshot, plan.cache, verified=plan.moves)
-    for other in plan.others if count is not None else ():
+    for other in plan.record.others if plan.record is not None and count is not None else ():
         link_into_cache(other, plan.cache)
     if count is None:
         on_event(Note(f"{plan.cache} is on another disk: until `dvc fetch`, `dvc status` says `not in cache`"))
@@ -230,43 +235,83 @@ def _missing(store: Store, place: Location, snapshot: Snapshot) -> list[Found]:
     return [each for each, has in zip(different, there, strict=True) if not has]
 
 
-def _has(store: Store, place: Location, md5: str, size_bytes: int | None) -> bool:
+def _has(store: Store, place: Location, md5: str, size_bytes: int) -> bool:
     try:
         info = store.head(place.key(object_key(md5)))
     except NotFound as error:
         if place.path is None and error.subject == place.store.url:
             raise
         return False
-    return size_bytes is None or info.bytes == size_bytes
+    return info.bytes == size_bytes
 
 
-Record: TypeAlias = tuple[bytes | None, tuple[Snapshot, ...]]
-"""What a pointer's file becomes, or None when it says so already; and what else it then records otherwise."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a pointer's file is to become.
+
+    Attributes:
+        before: Its bytes when the plan was made, or None where it was not there.
+        after: Its bytes then.
+        stage: The stage that is recorded anew, or None for a `.dvc` file.
+        others: What else of the stage is then recorded otherwise.
+    """
+
+    before: bytes | None
+    after: bytes
+    stage: Stage | None = None
+    others: tuple[Snapshot, ...] = ()
+
+    def renewed(self, file: Path) -> bytes:
+        """The bytes to write now: those that were planned, or with what others have recorded meanwhile.
+
+        Raises:
+            Refused: Others have recorded the same thing.
+        """
+        now = _bytes_of(file)
+        if now == self.before:
+            return self.after
+        if self.stage is not None and now is not None and self.before is not None:
+            old, lock = Lock.from_bytes(self.before, where=str(file)), Lock.from_bytes(now, where=str(file))
+            name = self.stage.name
+            if name in lock.names and lock.stage(name) == old.stage(name):
+                return lock.with_stage(self.stage).to_bytes()
+        what = str(file) if self.stage is None else f"stage {self.stage.name} of {file}"
+        raise Refused(
+            f"{what} was recorded anew by somebody else while this ran, and is left as it is",
+            hint="See what it says now; to record yours, run the same command again: the objects are there already",
+            subject=str(file),
+        )
 
 
-def _in_dvc_file(pointer: Pointer, source: Path, new: Out) -> Record:
-    """As `dvc add` would write it."""
+def _bytes_of(file: Path) -> bytes | None:
+    with at_door(file):
+        return file.read_bytes() if file.is_file() else None
+
+
+def _in_dvc_file(pointer: Pointer, source: Path, new: Out) -> Record | None:
+    """As `dvc add` would write it; None where it says so already."""
     written = _written(source, pointer.file.parent)
     if written.startswith("../"):
         message = f"{pointer.file} cannot record {source}, which does not lie below it"
         raise UsageError(message, hint=f"Write --to {source}.dvc", subject=str(source))
     out = replace(new, path=written)
-    if not pointer.file.is_file():
-        return write_dvc_file(out), ()
-    where = str(pointer.file)
-    if pointer.follow(pointer.read()) == (out, ""):
-        return None, ()
-    value = read_yaml(pointer.read(), where=where)
+    before, where = _bytes_of(pointer.file), str(pointer.file)
+    if before is None:
+        return Record(None, write_dvc_file(out))
+    if pointer.follow(before) == (out, ""):
+        return None
+    value = read_yaml(before, where=where)
     if "deps" in value or len(value["outs"]) != 1:
         message = f"{where} records an import or several outputs"
         raise Refused(message, hint="Name another file with --to", subject=where)
-    return write_yaml({**value, "outs": [{**value["outs"][0], **out.to_json()}]}), ()
+    return Record(before, write_yaml({**value, "outs": [{**value["outs"][0], **out.to_json()}]}))
 
 
-def _in_lock(pointer: Pointer, source: Path, new: Out) -> Record:
+def _in_lock(pointer: Pointer, source: Path, new: Out) -> Record | None:
     """As `dvc commit STAGE` would write it; with the other outputs of the stage that have changed."""
     assert pointer.stage is not None
-    lock = Lock.from_bytes(pointer.read(), where=str(pointer.file))
+    before = pointer.read()
+    lock = Lock.from_bytes(before, where=str(pointer.file))
     stage = lock.stage(pointer.stage)
     out = stage.out(pointer.out)
     base = stage_dir(pointer.file.parent, stage.name)
@@ -274,11 +319,12 @@ def _in_lock(pointer: Pointer, source: Path, new: Out) -> Record:
         message = f"{pointer} is {base / out.path}, not {source}"
         raise UsageError(message, hint=f"Publish that: datakit sync {base / out.path} --to {pointer}", subject=out.path)
     if out.md5 == new.md5:
-        return None, ()
+        return None
     outs = tuple(replace(new, path=each.path) if each is out else _again(base, each, lock) for each in stage.outs)
     renewed = Stage(stage.name, tuple(_again(base, dep, lock) for dep in stage.deps), _params(base, stage, lock), outs)
     changed = [each for each, old in zip(outs, stage.outs, strict=True) if each.md5 != old.md5 and old is not out]
-    return lock.with_stage(renewed).to_bytes(), tuple(Snapshot.of(base / each.path) for each in changed)
+    others = tuple(Snapshot.of(base / each.path) for each in changed)
+    return Record(before, lock.with_stage(renewed).to_bytes(), renewed, others)
 
 
 def _again(base: Path, recorded: Out, lock: Lock) -> Out:

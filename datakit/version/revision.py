@@ -50,7 +50,7 @@ class Revision:
             NotFound: There is no such revision, no repository, or no git.
         """
         inside = os.path.relpath(path).replace(os.sep, "/")
-        done = _git("show", f"{self.rev}:./{inside}")
+        done = _git("show", "--end-of-options", f"{self.rev}:./{inside}")
         if done.returncode == 0:
             return done.stdout
         if _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{self.rev}^{{commit}}").returncode:

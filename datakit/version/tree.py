@@ -178,14 +178,26 @@ class TreeStore:
         return Tree.from_bytes(data, where=f"{self._url} ({self._out.md5})")
 
     def _object(self, key: str, md5: str) -> bytes:
-        for _ in range(DAMAGE_TRIES):
-            data = self._ask(key, lambda place: place.store.fetch(place.key(object_key(md5))).data)
-            found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            if found == md5.partition(".")[0]:
-                return data
+        damaged: list[str] = []
+
+        def whole(place: Location) -> bytes:
+            at = place.key(object_key(md5))
+            for _ in range(DAMAGE_TRIES):
+                data = place.store.fetch(at).data
+                found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+                if found == md5.partition(".")[0]:
+                    return data
+            damaged.append(f"{place.url}/{object_key(md5)} has md5 {found}")
+            raise NotFound(f"{place.url} has it damaged", subject=key)  # the next place may have it whole
+
+        try:
+            return self._ask(key, whole)
+        except NotFound:
+            if not damaged:
+                raise
         raise IntegrityError(
-            f"{self._url}: the object of {key} has md5 {found}, not the {md5} of its name",
-            hint="Remove it from the cache or remote, and push it again from a whole copy",
+            f"{self._url}: the object of {key} is damaged: {', '.join(damaged)}",
+            hint="Remove it there, and push it again from a whole copy: dvc push",
             subject=key,
         )
 
@@ -269,17 +281,14 @@ def places_of(
     """The local cache, where there is one, and the remote, where one is named.
 
     Raises:
-        NotFound: There is neither.
+        NotFound: There is neither, or no remote of the name that was given.
     """
     local = [Location(LocalStore(project.cache_dir))] if project.cache_dir.is_dir() else []
-    try:
-        if remote is not None and "://" in remote:
-            return [*local, open_remote(remote, stores=stores)]
-        return [*local, project.remote(remote, stores=stores)]
-    except NotFound:
-        if not local:
-            raise
+    if remote is not None and "://" in remote:
+        return [*local, open_remote(remote, stores=stores)]
+    if remote is None and project.default_remote is None and local:
         return local
+    return [*local, project.remote(remote, stores=stores)]
 
 
 def remote_of(

@@ -241,6 +241,38 @@ def test_the_cache_is_asked_before_the_remote(node: Path, tmp_path: Path) -> Non
         open_tree(parse_pointer(f"{node}/ds.dvc"))
 
 
+def test_what_is_damaged_in_the_cache_is_taken_from_the_remote(node: Path, tmp_path: Path) -> None:
+    """Only where both are damaged it is an error, and that names both."""
+    cache = node / ".dvc" / "cache"
+    shutil.copytree(tmp_path / "store", cache)
+    listed = next(cache.glob("files/md5/*/*.dir"))
+    name = listed.relative_to(cache)
+    for damaged in (listed, tmp_path / "store" / name):
+        damaged.chmod(0o644)
+    flip_bit(listed, 5)
+
+    place = open_tree(parse_pointer(f"{node}/ds.dvc"), cache=True)
+
+    assert place.store.read("a.tar", start=0, stop=3000) == noise(3000)
+    flip_bit(tmp_path / "store" / name, 5)
+    with pytest.raises(IntegrityError) as caught:
+        open_tree(parse_pointer(f"{node}/ds.dvc"), cache=True)
+    assert f"{cache}/{name} has md5" in str(caught.value)
+    assert f"{tmp_path / 'store'}/{name} has md5" in str(caught.value)
+
+
+def test_a_remote_that_is_not_there_is_said_though_there_is_a_cache(node: Path, tmp_path: Path) -> None:
+    """A misspelt name is no wish for the cache alone; without any remote the cache is enough."""
+    shutil.copytree(tmp_path / "store", node / ".dvc" / "cache")
+
+    with pytest.raises(NotFound, match="has no remote typo"):
+        open_tree(parse_pointer(f"{node}/ds.dvc"), cache=True, remote="typo")
+    (node / ".dvc" / "config").write_text("")
+    place = open_tree(parse_pointer(f"{node}/ds.dvc"), cache=True)
+
+    assert place.store.read("a.tar", start=0, stop=3000) == noise(3000)
+
+
 @pytest.mark.parametrize("text", ["data/ds", "s3://bucket/ds"])
 def test_a_place_is_no_version(text: str) -> None:
     """The hint shows what one looks like."""

@@ -85,7 +85,7 @@ def test_a_list_that_stays_wrong_is_named(project: Path, faulty: FaultyServer, t
     publish(project)
     faulty.faults = [Fault("flip", key=listed(project), times=99)]
 
-    with pytest.raises(IntegrityError, match="of its name"):
+    with pytest.raises(IntegrityError, match="is damaged"):
         bring(project, tmp_path / "got")
 
     assert not (tmp_path / "got").exists()

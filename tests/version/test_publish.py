@@ -320,3 +320,89 @@ def test_a_lock_is_not_told_what_is_not_here(project: DvcProject, tmp_path: Path
 
     assert (project.root / "dvc.lock").read_bytes() == before
     assert not (tmp_path / "p-remote").exists()
+
+
+@pytest.mark.parametrize("size", [300, 17 * 2**20])
+def test_a_file_that_changes_after_the_plan_is_not_stored_under_its_old_address(tmp_path: Path, size: int) -> None:
+    """Where no manifest speaks, what is sent is compared with the md5 of the plan: in one request and in parts."""
+    root = bare_project(tmp_path / "p", remote=str(tmp_path / "store"))
+    (root / "one.bin").write_bytes(noise(size))
+    plan = plan_publish(root / "one.bin", parse_pointer(f"{root}/one.bin.dvc"))
+    (root / "one.bin").write_bytes(noise(size, 1))
+
+    with pytest.raises(IntegrityError, match="has changed: its md5 was"):
+        run_publish(plan)
+
+    key = object_key(entry_of("", noise(size)).md5)
+    assert not (tmp_path / "store" / key).exists()
+    assert not (root / ".dvc" / "cache" / key).exists()
+    assert not (root / "one.bin.dvc").exists()
+
+
+def test_members_that_a_list_only_promises_are_put_again(tmp_path: Path) -> None:
+    """An interrupted `dvc gc` leaves the list and takes what it names; a list that was cut short is written anew."""
+    root = bare_project(tmp_path / "p", remote=str(tmp_path / "store"))
+    make_commit(root / "ds", {"a": noise(300), "b": noise(300, 1)})
+    first = publish(root / "ds", f"{root}/ds.dvc")
+    gone = tmp_path / "store" / object_key(entry_of("a", noise(300)).md5)
+    listed = tmp_path / "store" / object_key(first.md5)
+    whole = listed.read_bytes()
+    gone.unlink()
+    listed.chmod(0o644)
+    listed.write_bytes(whole[:20])
+
+    again = publish(root / "ds", f"{root}/ds.dvc")
+
+    assert (again.moved_files, again.recorded) == (1, False)
+    assert gone.read_bytes() == noise(300)
+    assert listed.read_bytes() == whole
+
+
+LOCK = """\
+schema: '2.0'
+stages:
+  pack:
+    cmd: pack
+    outs:
+    - {path: ds, hash: md5, md5: 11111111111111111111111111111111.dir}
+  other:
+    cmd: old
+    outs:
+    - {path: x, hash: md5, md5: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb}
+"""
+
+
+def test_what_a_stage_records_while_we_upload_stays(tmp_path: Path) -> None:
+    """Only the one stage of dvc.lock is replaced, in the file as it is at the end."""
+    root = bare_project(tmp_path / "p", remote=str(tmp_path / "store"))
+    make_commit(root / "ds", {"a": noise(300)})
+    (root / "dvc.lock").write_text(LOCK)
+    plan = plan_publish(root / "ds", parse_pointer(f"{root}/dvc.lock:pack"))
+    (root / "dvc.lock").write_text(LOCK.replace("cmd: old", "cmd: NEW").replace("b" * 32, "c" * 32))
+
+    run_publish(plan)
+
+    text = (root / "dvc.lock").read_text()
+    lock = Lock.from_bytes(text.encode(), where="x")
+    assert "cmd: NEW" in text
+    assert lock.stage("other").outs[0].md5 == "c" * 32
+    assert lock.stage("pack").outs[0].md5 == plan.md5
+
+
+@pytest.mark.parametrize("pointer", ["dvc.lock:pack", "ds.dvc"])
+def test_a_record_that_somebody_else_wrote_meanwhile_is_not_overwritten(tmp_path: Path, pointer: str) -> None:
+    """The same stage, or the same `.dvc` file: refused, and a second run has nothing to put."""
+    root = bare_project(tmp_path / "p", remote=str(tmp_path / "store"))
+    make_commit(root / "ds", {"a": noise(300)})
+    (root / "dvc.lock").write_text(LOCK)
+    plan = plan_publish(root / "ds", parse_pointer(f"{root}/{pointer}"))
+    theirs = LOCK.replace("1" * 32, "3" * 32)
+    (root / "dvc.lock").write_text(theirs)
+    (root / "ds.dvc").write_text(f"outs:\n- {{path: ds, hash: md5, md5: {'4' * 32}.dir}}\n")
+
+    with pytest.raises(Refused, match="recorded anew by somebody else"):
+        run_publish(plan)
+
+    assert (root / "dvc.lock").read_text() == theirs
+    assert "4" * 32 in (root / "ds.dvc").read_text()
+    assert publish(root / "ds", f"{root}/{pointer}").moved_files == 0

@@ -119,6 +119,16 @@ def test_what_is_not_there_is_said(repository: Path, text: str, said: str) -> No
         revision.follow()
 
 
+def test_a_revision_that_is_an_option_of_git_writes_nothing(repository: Path) -> None:
+    """`git show --output=FILE` would, where a folder of that name is."""
+    (repository / "made:.").mkdir()
+
+    with pytest.raises(NotFound, match="is not a revision"):
+        Revision("--output=made", "dvc.lock:pack").follow()
+
+    assert list((repository / "made:.").iterdir()) == []
+
+
 def test_outside_of_a_repository_is_said(clean_room: Path) -> None:
     """With the place."""
     with pytest.raises(NotFound, match="is not in a Git repository"):
