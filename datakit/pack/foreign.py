@@ -25,6 +25,7 @@ from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash, split_name
 from datakit.data.shard import Part, Row, sample_digest
 from datakit.errors import IntegrityError
+from datakit.pack.records import MAX_KEY_BYTES
 from datakit.pack.troubles import Trouble
 from datakit.pack.writing import Totals
 from datakit.storage.disk import at_door, map_file
@@ -158,10 +159,10 @@ class _Reading:
         if not self._parts and not self.troubles:
             self.trouble(self.name, "it holds no sample: no file with a dot in its name")
 
-    def trouble(self, where: str, problem: str, *, hint: str | None = None) -> None:
+    def trouble(self, where: str, problem: str, *, hint: str | None = None, key: str | None = None) -> None:
         """Keep a reason why there can be no index."""
         if len(self.troubles) < MOST_TROUBLES:
-            self.troubles.append(Trouble(where, problem, hint=hint))
+            self.troubles.append(Trouble(where, problem, key=key, hint=hint))
 
     def digest_to(self, stop: int) -> None:
         """Let the file's own digests take what has passed by."""
@@ -211,6 +212,10 @@ class _Reading:
                 self.trouble(f"{self.name}: {name}", "nothing follows the dot in its name")
             else:
                 self.skipped["names without a dot"] += 1
+            return False
+        if (length := len((self._prefix + key).encode())) > MAX_KEY_BYTES:
+            said = f"its key has {length} bytes, and one has {MAX_KEY_BYTES} at most"
+            self.trouble(f"{self.name}: {name:.80}...", said, hint="Shorten that name", key=key)
             return False
         part = part.lower()  # as readers do
         if key != self._last:

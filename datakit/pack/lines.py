@@ -26,6 +26,7 @@ from datakit.pack.naming import JSON_PART, Naming
 from datakit.pack.records import KeyColumn, Positions, Run, here, rows_of
 from datakit.pack.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of
 from datakit.pack.troubles import Raw, Trouble
+from datakit.storage import disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +144,7 @@ class LineBatch:
                         os.close(descriptor)
                         descriptor = -1  # if the next file is gone, none is open
                     descriptor, opened = os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC), number
-                parts = {JSON_PART: os.pread(descriptor, size, offset)}
+                parts = {JSON_PART: disk.read_all(descriptor, size, offset)}
                 if sample_digest(parts) != digest:
                     raise changed(*places(self.files[number], [offset]))
                 yield Sample(key, parts)

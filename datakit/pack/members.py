@@ -23,6 +23,7 @@ from datakit.pack.clashes import clashes
 from datakit.pack.files import sums
 from datakit.pack.records import KeyColumn, Positions, lacking, rows_of
 from datakit.pack.troubles import Trouble
+from datakit.storage import disk
 
 Parts = tuple[str, ...]
 
@@ -180,7 +181,7 @@ class MemberBatch:
                 descriptor = opened.turn_to(number)
                 parts = {}
                 for name in table.kinds[kind]:
-                    parts[name] = os.pread(descriptor, sizes[at], offsets[at])
+                    parts[name] = disk.read_all(descriptor, sizes[at], offsets[at])
                     if len(parts[name]) != sizes[at]:
                         raise _changed(table.holders[number].name)
                     at += 1

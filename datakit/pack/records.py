@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import key_hash
+from datakit.errors import InputError
 from datakit.events import Caution, Note
 
 if TYPE_CHECKING:
@@ -57,9 +58,15 @@ class KeyColumn:
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> KeyColumn:
-        """A column of these keys, each of 255 bytes at most."""
+        """A column of these keys.
+
+        Raises:
+            InputError: One has more than 255 bytes.
+        """
         chosen = list(keys)
         encoded = [key.encode() for key in chosen]
+        if (longest := max(map(len, encoded), default=0)) > MAX_KEY_BYTES:
+            raise InputError(f"a key of {longest} bytes; one has {MAX_KEY_BYTES} at most", hint="Shorten that name")
         hashes = np.array([key_hash(key) for key in chosen], np.uint64)
         return cls.joined(b"".join(encoded), np.array([len(key) for key in encoded], np.uint8), hashes)
 

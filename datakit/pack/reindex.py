@@ -217,10 +217,11 @@ def _read(plan: _Plan, *, scratch: Callable[[str], Path] | None, on_event: OnEve
 def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
     first = troubles[0]
     own = f"{first.hint}; or pack" if first.hint else "Pack"
+    skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
     what = str(first) if len(troubles) == 1 else f"{listing([str(trouble) for trouble in troubles], 'member')}"
     return InputError(
         f"{root} cannot be indexed as it is: {what}",
-        hint=f"{own} the samples anew: datakit pack {root} DEST --input tar",
+        hint=f"{own} the samples anew: datakit pack {root} DEST --input tar{skip}",
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 

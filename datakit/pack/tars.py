@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from datakit.data.index import Index, index_name
+from datakit.data.shard import Row, header
 from datakit.errors import InputError
 from datakit.pack.grouping import FoundFile, list_files
 from datakit.pack.members import Holder, Piece
@@ -70,10 +71,16 @@ def tar_task(file: LineFile, source: SourceFile, root: str, naming: Naming) -> T
 
 def _indexed(holder: Holder, index: Index) -> Piece:
     kinds: dict[tuple[str, ...], int] = {}
-    keys, kind_of, offsets, sizes, digests = [], [], [], [], bytearray()
-    for row in index.rows():
-        keys.append(row.key)
+    keys, kind_of, offsets, sizes, digests, numbers = [], [], [], [], bytearray(), []
+    troubles = []
+    for number, row in enumerate(index.rows(), start=1):
         names = tuple(sorted(row.parts))
+        if (broken := _no_name(row, names)) is not None:
+            said = "Shorten that name in its tar and index it again: datakit reindex FOLDER"
+            troubles.append(Trouble(f"{holder.name}:{number}", broken, key=row.key, hint=said))
+            continue
+        keys.append(row.key)
+        numbers.append(number)
         kind_of.append(kinds.setdefault(names, len(kinds)))
         offsets += [row.parts[name].offset for name in names]
         sizes += [row.parts[name].size for name in names]
@@ -86,9 +93,20 @@ def _indexed(holder: Holder, index: Index) -> Piece:
         offsets=np.array(offsets, np.int64),
         sizes=np.array(sizes, np.int64),
         signatures=np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16),
-        rows=np.arange(1, len(keys) + 1),
+        rows=np.array(numbers, np.int64),
         exact=True,
+        troubles=tuple(troubles),
     )
+
+
+def _no_name(row: Row, names: tuple[str, ...]) -> str | None:
+    """Why a sample cannot stand in a tar of ours; an index may be of a tar that holds longer names."""
+    try:
+        for name in names:
+            header(row.key, name, row.parts[name].size)
+    except InputError as error:
+        return error.message
+    return None
 
 
 def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:

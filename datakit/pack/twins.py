@@ -27,7 +27,7 @@ from datakit.pack.engines import Crew
 from datakit.pack.fetching import Fetched, release, spool_of
 from datakit.pack.records import Batch, Records
 from datakit.pack.troubles import LISTED
-from datakit.units import format_count
+from datakit.units import format_count, format_number_of
 
 DIGEST_BYTES = 16
 _CHUNK = 2**16
@@ -133,11 +133,12 @@ def report(digests: Digests, splits: Sequence[tuple[str | None, int]], key_at: C
     if not groups:
         return None
     ends = np.cumsum([count for _, count in splits])
-    leaks = []
+    leaks, samples = [], 0
     for group in groups:
         its = ends.searchsorted(group, "right")
         if (other := np.flatnonzero(its != its[0])).size:
             leaks.append((int(group[0]), int(group[other[0]])))
+            samples += len(group)
     if leaks:
         said = [
             f"{key_at(one)} in {_split_at(one, splits, ends)} and {key_at(two)} in {_split_at(two, splits, ends)}"
@@ -145,15 +146,16 @@ def report(digests: Digests, splits: Sequence[tuple[str | None, int]], key_at: C
         ]
         more = f", and {len(leaks) - LISTED} more" if len(leaks) > LISTED else ""
         raise InputError(
-            f"splits leak: {format_count(len(leaks))} samples are in two of them with the same bytes "
+            f"splits leak: {format_count(samples)} samples have the bytes of one in another split "
             f"({'; '.join(said)}{more})",
             hint="Keep the first of each: --dedupe drop",
             subject=said[0],
         )
     twins = sum(len(group) - 1 for group in groups)
     pairs = [f"{key_at(int(group[1]))} is {key_at(int(group[0]))}" for group in groups[:_SHOWN]]
+    verb = "holds" if twins == 1 else "hold"
     return Caution(
-        f"{format_count(twins)} samples hold the bytes of another ({', '.join(pairs)}"
+        f"{format_number_of(twins, 'sample')} {verb} the bytes of another ({', '.join(pairs)}"
         f"{', ...' if len(groups) > _SHOWN else ''})",
         hint="Leave them out: --dedupe drop",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,11 +71,16 @@ class Work:
     num_built: int = 0
 
     def rehearse(self, part: tuple[int, int] | None) -> tuple[PackedDataset, ...]:
-        """What `execute` or `share` would do, with its refusals, and nothing of it done."""
+        """What `execute` or `share` would do, and nothing of it done.
+
+        With its refusals, but for one: whether splits leak is known when a folder's files have been read. It says so.
+        """
         found = self._look([check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits])
         jobs = self._jobs(found, part)
         self._check_space(jobs)
         self.num_built = len(jobs)
+        if not self.records.exact and len(self.plan.splits) > 1:
+            self.on_event(Note("whether splits share samples is seen when shards are built, and then refused"))
         return self._datasets(found)
 
     def share(self, part: tuple[int, int], crew: Crew) -> tuple[PackedDataset, ...]:
@@ -176,16 +182,21 @@ class Work:
 
     def _look_for_twins(self, whole: Sequence[Sequence[Found]]) -> None:
         """Tell which samples hold the same bytes, as the indexes say; raises where they are in two splits."""
-        indexes = [Index.from_buffer(map_file(one.index)) for its in whole for one in its]
-        ends = np.cumsum([len(index) for index in indexes])
-        digests = np.frombuffer(b"".join(one for index in indexes for one in index.digests()), np.uint8)
+        paths = [one.index for its in whole for one in its]
+        digests = np.empty((self.plan.samples, DIGEST_BYTES), np.uint8)
+        firsts = [0]
+        for path in paths:  # one is open at a time: a folder may become more shards than a process may have files
+            its_own = b"".join(_index_at(path).digests())
+            firsts.append(firsts[-1] + len(its_own) // DIGEST_BYTES)
+            digests[firsts[-2] : firsts[-1]] = np.frombuffer(its_own, np.uint8).reshape(-1, DIGEST_BYTES)
+        assert firsts[-1] == len(digests)
 
         def key_at(position: int) -> str:
-            number = int(ends.searchsorted(position, "right"))
-            return indexes[number].key(position - int(ends[number]) + len(indexes[number]))
+            number = bisect_right(firsts, position) - 1
+            return _index_at(paths[number]).key(position - firsts[number])
 
         splits = [(split.split, split.samples) for split in self.plan.splits]
-        if (said := report(digests.reshape(-1, DIGEST_BYTES), splits, key_at)) is not None:
+        if (said := report(digests, splits, key_at)) is not None:
             self.on_event(said)
 
     def _hand_over(self, staging: Staging, split: PlannedSplit, whole: Sequence[Found]) -> list[Receipt]:
@@ -206,7 +217,7 @@ class Work:
         places = {built.index.name: one.index for built, one in zip(named, whole, strict=True)}
         derived = write_side_files(
             contents,
-            lambda shard: Index.from_buffer(map_file(places[shard.index_name])),
+            lambda shard: _index_at(places[shard.index_name]),
             self.settings.index,
             write=staging.open,
             scratch=staging.path,
@@ -238,6 +249,10 @@ class Work:
                 hint="Free some space or name another destination",
                 subject=str(self.target),
             )
+
+
+def _index_at(path: Path) -> Index:
+    return Index.from_buffer(map_file(path))
 
 
 def _parent_of(split: PlannedSplit, shards: Sequence[BuiltShard]) -> str | None:

@@ -147,6 +147,18 @@ def write_atomic(path: Path, data: Buffer, *, sync: bool = True) -> None:
         file.write(data)
 
 
+def read_all(descriptor: int, size: int, offset: int) -> bytes:
+    """`size` bytes at `offset`, fewer only where the file ends; one call gives 2,147,479,552 at most (read(2))."""
+    data = os.pread(descriptor, size, offset)
+    if len(data) == size:
+        return data
+    pieces, num = [data], len(data)
+    while num < size and (data := os.pread(descriptor, size - num, offset + num)):
+        pieces.append(data)
+        num += len(data)
+    return b"".join(pieces)
+
+
 def write_all(descriptor: int, data: Buffer, offset: int) -> None:
     """Write the whole buffer at `offset`; one system call may write less than it was given."""
     view = memoryview(data).cast("B")

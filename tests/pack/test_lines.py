@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -260,3 +261,14 @@ def test_what_is_known_not_to_be_readable_stays_told(tmp_path: Path) -> None:
     lines = list_lines([LineFile("x", str(tmp_path / "x"))], troubles=[Trouble("y.jsonl", "may not be read")])
 
     assert [str(trouble) for trouble in lines.troubles] == ["y.jsonl: may not be read"]
+
+
+def test_a_line_larger_than_one_read_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read gives 2 GiB at most, a line may have 4."""
+    line = b'{"id": "a", "text": "long"}'
+    (tmp_path / "x.jsonl").write_bytes(line + b"\n")
+    lines = listed([tmp_path / "x.jsonl"])
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: whole(descriptor, min(size, 3), offset))
+
+    assert [sample.parts for sample in lines.take(np.arange(1)).samples()] == [{"json": line}]

@@ -157,3 +157,13 @@ def test_records_of_many_files_are_read_in_any_order(tmp_path: Path) -> None:
     samples = list(table.take(order).samples())
 
     assert [sample.key for sample in samples] == [f"k{n}{f}" for f in range(3) for n in range(5)]
+
+
+def test_a_part_larger_than_one_read_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read gives 2 GiB at most, a part may have 8: it is read on, and not taken for one that changed."""
+    samples = [Sample("a", {"x": b"abcdefgh", "y": b"ij"})]
+    table = table_of(tmp_path, samples)
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: whole(descriptor, min(size, 3), offset))
+
+    assert list(table.take(np.arange(1)).samples()) == samples

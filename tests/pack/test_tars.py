@@ -13,8 +13,13 @@ import pytest
 from webdataset import ShardWriter  # type: ignore[import-untyped]  # has no stubs
 
 from datakit import InputError
+from datakit.data.index import Index, index_name
+from datakit.data.shard import Part, Row, sample_digest
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
+from datakit.pack.records import KeyColumn
+from datakit.pack.reindex import reindex
+from support.cli import datakit
 from support.packing import raw_lines, samples_of, small_pack, tree, write_lines, write_pairs
 
 
@@ -206,3 +211,32 @@ def test_an_index_that_does_not_fit_its_tar_is_found_out(tmp_path: Path) -> None
 
     with pytest.raises(InputError, match="or not what its index says"):
         pack(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_name_that_no_key_can_be_is_refused_and_the_hint_works(tmp_path: Path) -> None:
+    """A PAX name may be longer than a key: reindex says so, and what its hint says leaves that sample out."""
+    names = ["k" * 300 + ".txt", "d" * 120 + "/" + "k" * 90 + ".txt", "a.txt"]
+    tar(tmp_path / "raw" / "x.tar", dict.fromkeys(names, b"t"))
+
+    with pytest.raises(InputError, match="its key has 300 bytes, and one has 255 at most") as caught:
+        reindex(tmp_path / "raw")
+    words = str(caught.value.hint).partition("datakit ")[2].replace("DEST", str(tmp_path / "ds")).split()
+    answer = datakit(*words)
+
+    assert answer.code == 0, answer.stderr
+    assert by_key(tmp_path / "ds") == {"d" * 120 + "/" + "k" * 90: {"txt": b"t"}, "a": {"txt": b"t"}}
+
+
+def test_an_index_with_names_that_our_tars_cannot_hold_is_refused_while_it_is_listed(tmp_path: Path) -> None:
+    """Indexes of others' tars hold keys of any length; never an OverflowError, never in the middle of a shard."""
+    path = tar(tmp_path / "raw" / "x.tar", {"a.txt": b"t"})
+    rows = [Row(key, sample_digest({"txt": b"t"}), {"txt": Part(512, 1, 0)}) for key in ("k" * 300, "k" * 150, "a")]
+    Path(index_name(str(path))).write_bytes(Index.from_rows(rows).to_bytes())
+
+    with pytest.raises(InputError, match=r"2 records \(x\.tar:1: k+\.txt is 304 bytes long.*x\.tar:2: "):
+        pack(tmp_path / "raw", tmp_path / "ds")
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))
+    with pytest.raises(InputError, match="key of 300 bytes"):
+        KeyColumn.of(["k" * 300])
+
+    assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}

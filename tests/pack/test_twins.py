@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
 from datakit.pack.twins import groups_of
-from support.cli import datakit
+from support.cli import datakit, environment
 from support.opened import opened
 from support.packing import raw_lines, samples_of, small_pack, tree, visible, write_lines
 from support.receipts import age
@@ -111,7 +113,7 @@ def test_a_leak_between_splits_is_refused(tmp_path: Path) -> None:
     raw = write_texts(tmp_path / "raw", texts)
     one, two = sorted(key for key, text in texts.items() if list(texts.values()).count(text) > 1)
 
-    with pytest.raises(InputError, match="splits leak: 1 samples are in two of them") as caught:
+    with pytest.raises(InputError, match="splits leak: 2 samples have the bytes of one in another split") as caught:
         heard(raw, tmp_path / "ds", splits=SPLITS)
     left = visible(tmp_path / "ds") if (tmp_path / "ds").exists() else []
     result, _ = heard(raw, tmp_path / "ds", splits=SPLITS, dedupe="drop")
@@ -174,3 +176,33 @@ def test_side_files_are_members_of_the_commit(tmp_path: Path) -> None:
     assert ".nv-meta/index.sqlite" in names
     assert renewed == tree(tmp_path / "fresh" / "ds")
     assert not [name for name in tree(tmp_path / "ds") if name.endswith(".idx") or name.startswith(".nv-meta")]
+
+
+def test_twins_are_found_in_more_shards_than_a_process_may_have_files(tmp_path: Path) -> None:
+    """150 shards with 64 descriptors: one index is open at a time."""
+    texts = {f"t{number:03d}": f"{number % 149:04d}" * 300 for number in range(150)}
+    raw = write_texts(tmp_path / "raw", texts)
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
+        "from datakit.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["pack", str(raw), str(tmp_path / "ds"), "--shard-size", "1KiB", "--layout", "sequential"]
+
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+
+    assert done.returncode == 0, done.stderr
+    assert "1 sample holds the bytes of another (t149 is t000)" in " ".join(done.stderr.split())
+    assert len([name for name in tree(tmp_path / "ds") if name.endswith(".tar")]) > 100
+
+
+def test_a_leak_counts_samples_not_groups(tmp_path: Path) -> None:
+    """Ten samples of the same bytes over two splits are ten; a plan says that it has not looked."""
+    raw = write_texts(tmp_path / "raw", {f"t{number}": "same" for number in range(10)})
+    told: list[Event] = []
+
+    pack(raw, tmp_path / "ds", settings=PackSettings(splits=SPLITS), dry_run=True, on_event=told.append)
+    with pytest.raises(InputError, match="splits leak: 10 samples have the bytes of one in another split"):
+        heard(raw, tmp_path / "ds", splits=SPLITS)
+
+    assert Note("whether splits share samples is seen when shards are built, and then refused") in told

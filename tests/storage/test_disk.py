@@ -414,3 +414,15 @@ def test_a_place_that_takes_no_files_is_said() -> None:
         disk.exclusive(Path("/proc/.x.lock"), purpose="p"),
     ):
         pass
+
+
+def test_a_read_that_the_system_cuts_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux gives 2 GiB less a page at most; here 3 bytes at most. Only the file's end is an end."""
+    (tmp_path / "x").write_bytes(b"0123456789")
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: whole(descriptor, min(size, 3), offset))
+
+    with (tmp_path / "x").open("rb") as file:
+        found = [disk.read_all(file.fileno(), size, 1) for size in (0, 3, 8, 9, 20)]
+
+    assert found == [b"", b"123", b"12345678", b"123456789", b"123456789"]
