@@ -10,10 +10,12 @@ in .demo/, data/, models/, runs/ and metrics/.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 
 from bucket import BUCKET, FOLDER, open_bucket
@@ -48,11 +50,33 @@ def prepare() -> None:
     end_left_over(10)
     mend_dvc()
     write_corpus()
-    if not FOLDER.exists():  # what was published went with the bucket
-        for receipt in Path("data").glob("publish-*.json"):
-            receipt.unlink()
+    forget_what_is_lost()
     if not Path(".git").exists():
         Path(".dvc/config.local").write_text("[core]\n    no_scm = true\n")
+
+
+def forget_what_is_lost() -> None:
+    """Remove each receipt of something that the bucket does not hold any more, so that DVC has it sent again."""
+    for path in [*Path("data").glob("publish-*.json"), Path("data/train.json")]:
+        try:
+            result = json.loads(path.read_bytes())["result"]
+            checkpoints = [f"{result['write_back']}/{one['name']}" for one in result.get("checkpoints", ())]
+            whole = all(map(is_held, [result.get("adapter_copy") or result["destination"], *checkpoints]))
+        except (OSError, ValueError, KeyError, TypeError):
+            whole = False  # it, or the manifest that it tells of, is not there or torn
+        if not whole:
+            path.unlink(missing_ok=True)
+
+
+def is_held(commit: str) -> bool:
+    """Whether the bucket's folder holds a commit: its manifest and all members; OSError where it has no manifest."""
+    place = commit.removeprefix(f"s3://{BUCKET}/")
+
+    def file(name: str) -> Path:
+        return FOLDER / BUCKET / urllib.parse.quote(f"{place}/{name}", safe="")
+
+    manifest = json.loads(file("manifest.json").read_bytes().partition(b"\n")[2])
+    return all(file(member["name"]).exists() for member in manifest["members"])
 
 
 def reproduce(environment: dict[str, str]) -> int:

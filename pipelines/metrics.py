@@ -19,6 +19,7 @@ from datakit.cli import frame
 from datakit.errors import Refused
 from datakit.storage.disk import write_atomic
 from datakit.train.metrics import METRICS_NAME, read_metrics
+from run_name import check_frozen
 
 METRICS, PACKED = Path("metrics"), Path("data/packed")
 
@@ -44,6 +45,7 @@ def pack_metrics() -> dict[str, Any]:
 
 def train_metrics() -> dict[str, Any]:
     """What the run consumed, and its speed, waiting and loss."""
+    check_frozen()
     result = receipt("train")
     rows = read_metrics(Path(result["run"]) / METRICS_NAME)
     step_s = sum(row["step_s"] for row in rows)

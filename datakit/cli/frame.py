@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from datakit.errors import DatakitError, NoSpace
+from datakit.errors import DatakitError, NoSpace, Refused
 
 if TYPE_CHECKING:
     from datakit.events import Event
@@ -90,6 +90,7 @@ class Session:
         self.json = json
         self._console = Console()
         self._result: object = None
+        self._used: tuple[Path | None, dict[str, object], object] | None = None
 
     def on_event(self, event: Event) -> None:
         """Show one event."""
@@ -108,7 +109,45 @@ class Session:
         """
         from datakit.settings import load
 
-        return load(params, flags={name: value for name, value in (flags or {}).items() if value is not None})
+        given = {name: value for name, value in (flags or {}).items() if value is not None}
+        settings = load(params, flags=given)
+        self._used = (params, given, getattr(settings, self._section, None))
+        return settings
+
+    @property
+    def _section(self) -> str:
+        """The section of the settings that decides this command's result: it has the command's name."""
+        return self.command.partition(" ")[0]
+
+    def check_settings(self) -> None:
+        """See, inside a DVC stage, that the settings file still says what this command has used.
+
+        DVC reads the file when the command has ended, and would record the new values for what the old ones made.
+
+        Raises:
+            Refused: It does not.
+        """
+        if self._used is None or self._used[2] is None or not os.environ.get("DVC_STAGE"):
+            return
+        from datakit.settings import FILE, load
+
+        params, flags, before = self._used
+        try:
+            after = getattr(load(params, flags=flags), self._section)
+            changes = [
+                f"{self._section}.{field.name} was {old}, is {new}"
+                for field in dataclasses.fields(before)  # type: ignore[arg-type]  # every section is a dataclass
+                if (old := getattr(before, field.name)) != (new := getattr(after, field.name))
+            ]
+        except DatakitError as error:
+            changes = [error.message]
+        if changes:
+            raise Refused(
+                f"{params or FILE} changed while the stage ran ({'; '.join(changes)}): DVC would take this for the "
+                "result of the new settings",
+                hint="Run the stage again: it begins with the settings as they are now",
+                subject=str(params or FILE),
+            )
 
     def stores(self, place: str, params: Path | None = None) -> Mapping[str, StoreOptions] | None:
         """The named stores of the settings where a place needs any; a plain path needs no settings.
@@ -177,6 +216,7 @@ def run(command: str, *, json: bool = False) -> Iterator[Session]:
     problem: Problem | None = None
     try:
         yield session
+        session.check_settings()
     except Exception as error:  # noqa: BLE001 -- the one place where every error becomes a sentence
         problem = explain(error)
     except KeyboardInterrupt as error:

@@ -325,3 +325,45 @@ def test_a_command_started_with_closed_streams_works(clean_room: Path) -> None:
 
     assert done.returncode == 0
     assert Path("data/manifest.json").read_bytes().startswith(b"{")
+
+
+EDITS = [
+    ("tokenize: {seq_len: 96}", 3, "tokenize.seq_len was 120, is 96"),
+    ("tokenize: {seq_len: 12", 3, "params.yaml"),
+    ("tokenize: {seq_len: 120}  # the same\ntrain: {steps: 7}", 0, ""),
+]
+
+
+@pytest.mark.parametrize(("edited", "code", "said"), EDITS, ids=["other", "half written", "of another section"])
+def test_settings_edited_under_a_dvc_stage_end_it_with_3(
+    clean_room: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    edited: str,
+    code: int,
+    said: str,
+) -> None:
+    """DVC reads the file after the command, and would record new values for what the old ones made."""
+    monkeypatch.setenv("DVC_STAGE", "tokenize@train")
+    (clean_room / "params.yaml").write_text("tokenize: {seq_len: 120}")
+    ended = 0
+
+    try:
+        with frame.run("tokenize") as session:
+            session.settings()
+            (clean_room / "params.yaml").write_text(edited)
+            session.done({}, "Tokenized")
+    except SystemExit as leaving:
+        ended = int(str(leaving.code))
+
+    assert ended == code
+    assert said in capsys.readouterr().err
+
+
+def test_settings_may_be_edited_under_a_command_that_no_stage_runs(clean_room: Path) -> None:
+    """Nobody reads the file after it."""
+    (clean_room / "params.yaml").write_text("tokenize: {seq_len: 120}")
+
+    with frame.run("tokenize") as session:
+        session.settings()
+        (clean_room / "params.yaml").write_text("tokenize: {seq_len: 96}")

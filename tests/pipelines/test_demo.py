@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,24 @@ def test_a_renamed_split_is_not_mixed_with_the_old_one(checkout: Path) -> None:
     assert "held-out" in said
     assert stages_run(said)[:1] == ["pack"]
     assert "evaluate" not in stages_run(said)
+
+
+def test_settings_edited_while_training_runs_are_never_recorded_for_it(checkout: Path) -> None:
+    """Put back meanwhile to those of a finished run: its adapter is not taken for this one's, the stage fails."""
+    params, frozen = checkout / "params.yaml", checkout / "data" / "train.yaml"
+    run_demo(checkout)
+    before, text = adapter_bytes(checkout), params.read_text()
+    frozen.unlink()
+    params.write_text(text.replace("learning_rate: 1e-2", "learning_rate: 3e-2"))
+
+    with start_demo(checkout) as process:
+        while process.poll() is None and not frozen.exists():
+            time.sleep(0.02)
+        params.write_text(text)
+        said, _ = process.communicate()
+    again = run_demo(checkout)
+
+    assert process.returncode == 1
+    assert "params.yaml changed while the stage ran" in said
+    assert "train" in stages_run(again)
+    assert adapter_bytes(checkout) == before

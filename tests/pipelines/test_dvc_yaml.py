@@ -114,8 +114,8 @@ def test_only_what_renews_itself_persists() -> None:
 
 
 def test_a_stage_that_moves_bytes_to_or_from_the_bucket_is_never_restored_from_a_cache() -> None:
-    """`publish` and `stage` hold an out that DVC does not cache, which keeps them out of its run cache."""
-    for name in ("publish", "stage"):
+    """`publish`, `stage` and `train` hold an out that DVC does not cache, which keeps them out of its run cache."""
+    for name in ("publish", "stage", "train"):
         assert any(options.get("cache") is False for options in outs(stages()[name]).values()), name
 
 
