@@ -70,7 +70,10 @@ def _facts(result: Difference) -> dict[str, object]:
     same = "the same" if result.same_samples else "different"
     facts: dict[str, object] = {}
     if result.samples is None or result.shards is None:
-        facts["samples"] = f"{same} by content digest; those of {_missing(result)} lie nowhere that is known"
+        facts["samples"] = f"{same} by content digest"
+        for side in (result.old, result.new):
+            if side.missing is not None:
+                facts[f"samples of {side.place}"] = side.missing
     else:
         facts["samples"] = "the same" if result.same_samples else _samples(result.samples)
         if result.samples.moved or result.samples.renamed:
@@ -85,11 +88,6 @@ def _facts(result: Difference) -> dict[str, object]:
         facts[f"setting {name}"] = f"{_value(before)} -> {_value(after)}"
     facts["looked at"] = f"{format_count(result.indexes_read)} indexes, requests {result.requests}"
     return facts
-
-
-def _missing(result: Difference) -> str:
-    sides = [side.place for side in (result.old, result.new) if side.trained is not None]
-    return " and ".join(sides)
 
 
 def _samples(samples: Samples) -> str:

@@ -8,6 +8,7 @@ one that stands. Nothing is linked whose bytes were not verified.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from datakit.errors import IntegrityError
 from datakit.storage.commit import verify_file
 from datakit.storage.disk import at_door, hash_file, make_dirs, write_atomic
-from datakit.version.dvc import Tree, object_key
+from datakit.version.dvc import DIR_SUFFIX, Tree, object_key
 from datakit.version.local import Found, find, md5_of
 
 READ_ONLY = 0o444
@@ -59,6 +60,18 @@ class Snapshot:
     def bytes(self) -> int:
         """Of all its files."""
         return sum(each.bytes for each in self.found)
+
+
+def listed(cache: Path, md5: str) -> Tree | None:
+    """The list of a recorded directory, or None where the cache has none that is whole."""
+    path = cache / object_key(md5)
+    if not path.is_file():
+        return None
+    with at_door(path):
+        data = path.read_bytes()
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() + DIR_SUFFIX != md5:
+        return None
+    return Tree.from_bytes(data, where=str(path))
 
 
 def link_into_cache(snapshot: Snapshot, cache: Path, *, verified: Iterable[str] = ()) -> int | None:

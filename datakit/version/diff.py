@@ -46,6 +46,7 @@ class Side:
         tokens: How many it has, or None where it is not tokenized.
         content_digest: The same samples, in any layout.
         layout_digest: The same bytes in the same shards, in the same order; not the keys that only an index gives.
+        missing: Why its samples cannot be looked at; None where they can.
     """
 
     place: str
@@ -55,6 +56,7 @@ class Side:
     tokens: int | None
     content_digest: str
     layout_digest: str
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ def _side(named: Named) -> Side:
         tokens=data.get("tokens"),
         content_digest=str(data["content_digest"]),
         layout_digest=str(data["layout_digest"]),
+        missing=None if named.view is not None else "; ".join(named.missed) or "they lie nowhere that is known",
     )
 
 

@@ -6,12 +6,14 @@ A path belongs to the stage whose output it is, or lies in. Reads dvc.lock and, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from datakit.version.dvc import Lock, Out, Stage
-from datakit.version.project import DVC_DIR, read_lock, stage_dir
+from datakit.version.project import DVC_DIR, read_lock, read_pipeline, stage_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +57,31 @@ class Graph:
         return None if lock is None else cls.of(lock, folder)
 
     @classmethod
-    def of(cls, lock: Lock, folder: Path) -> Graph:
-        """That of a dvc.lock that lies, or lay, in a directory."""
+    def of(cls, lock: Lock, folder: Path, *, stages: Mapping[str, Any] | None = None) -> Graph:
+        """That of a dvc.lock that lies, or lay, in a directory.
+
+        Args:
+            lock: The file.
+            folder: Where it lies or lay.
+            stages: What the dvc.yaml beside it says, or said; None reads the one that lies there now.
+        """
         folder = Path(os.path.abspath(folder))
-        return cls(lock, tuple(Node(stage, stage_dir(folder, stage.name)) for stage in lock.stages()))
+        told = read_pipeline(folder) if stages is None else stages
+        return cls(lock, tuple(Node(stage, stage_dir(folder, stage.name, stages=told)) for stage in lock.stages()))
+
+    @cached_property
+    def _makers(self) -> dict[Path, tuple[Node, Out]]:
+        """By the path of each output; where two claim one, the first."""
+        found: dict[Path, tuple[Node, Out]] = {}
+        for node in self.nodes:
+            for out in node.stage.outs:
+                found.setdefault(node.path(out), (node, out))
+        return found
 
     def maker(self, path: Path) -> tuple[Node, Out] | None:
         """The stage that made a path, with the output that it is, or lies in; None where none did."""
         path = Path(os.path.abspath(path))
-        for node in self.nodes:
-            for out in node.stage.outs:
-                made = node.path(out)
-                if path == made or made in path.parents:
-                    return node, out
-        return None
+        return next((self._makers[place] for place in (path, *path.parents) if place in self._makers), None)
 
 
 def folders_around(path: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ on a rented node, or too large to be read in passing, is compared by what can be
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import Counter
@@ -25,10 +26,11 @@ from datakit.errors import DatakitError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import at_door
-from datakit.version.dvc import LOCK_NAME, read_dvc_file
+from datakit.version.cache import listed
+from datakit.version.dvc import LOCK_NAME, Out, read_dvc_file
 from datakit.version.graph import Graph, Node, folders_around
-from datakit.version.local import MISSING, glance, record_of, settings_now
-from datakit.version.project import DVC_DIR, FILE_SUFFIX
+from datakit.version.local import LISTED_FILES, MISSING, glance, glance_tree, settings_now
+from datakit.version.project import DVC_DIR, FILE_SUFFIX, Project
 
 ACCEPT = "stale"
 """The word that lets findings pass."""
@@ -169,32 +171,53 @@ def find_stale(path: Path, *, running: str = "", on_event: OnEvent = ignore) -> 
             on_event(Caution(f"the data is not compared with {folder / LOCK_NAME}: {error.message}", hint=error.hint))
             continue
         if graph is not None:
-            found += _Look(graph, running.rpartition(":")[2]).dataset(absolute)
+            found += _Look(graph, running.rpartition(":")[2], on_event).dataset(absolute)
     for place in (absolute, *folders_around(path)):
         # what records the project itself, or the root of the disk, is no part of it
         if place.name and not (place / DVC_DIR).is_dir():
             file = place.with_name(place.name + FILE_SUFFIX)
-            found += _against_file(file, place) if file.is_file() else []
+            found += _against_file(file, place, absolute, on_event) if file.is_file() else []
     return found
 
 
-def _against_file(file: Path, place: Path) -> list[Finding]:
+def _against_file(file: Path, place: Path, dataset: Path, on_event: OnEvent) -> list[Finding]:
     with at_door(file):
         outs = read_dvc_file(file.read_bytes(), where=str(file))
     mend = f"Bring it back: dvc checkout {file}, or record what is here: datakit sync {place} --to {file}"
-    return [
-        Finding(str(place), out.md5, now, str(file), mend)
-        for out in outs
-        if Path(os.path.normpath(file.parent / out.path)) == place
-        and (now := record_of(place, written=out.path).md5) != out.md5
-    ]
+    here = [out for out in outs if Path(os.path.normpath(file.parent / out.path)) == place]
+    findings = [_compare(out, place, dataset, where=str(file), mend=mend, on_event=on_event) for out in here]
+    return [dataclasses.replace(each, what=str(place)) for each in findings if each is not None]
+
+
+def _compare(out: Out, place: Path, dataset: Path, *, where: str, mend: str, on_event: OnEvent) -> Finding | None:
+    """Compare the output that a dataset is, or lies in, with its record, in a fraction of a second.
+
+    Where the dataset is a part of it (a split) and DVC's cache has the recorded list, that part alone is compared:
+    another split is no matter. Without the list the whole output is, within the bounds of `glance`.
+    """
+    inside = dataset.relative_to(place).as_posix()
+    project = Project.around(place)
+    tree = None if project is None or place == dataset else listed(project.cache_dir, out.md5)
+    part = None if tree is None else glance_tree(dataset)
+    if tree is not None and part is not None:
+        recorded = tree.below(inside)
+        return None if part == recorded else Finding(f"{out.path}/{inside}", recorded.md5, part.md5, where, mend)
+    if place.is_dir() != out.is_dir:
+        return Finding(out.path, out.md5, "a directory" if place.is_dir() else "a file", where, mend)
+    now = glance(place, out, most_files=None if place == dataset else LISTED_FILES)
+    if now is None:
+        message = f"{place} is not compared with {where}: its files are too many or too large to be read in passing"
+        on_event(Caution(message, hint=f"Compare it by DVC: dvc status {place}"))
+        return None
+    return None if now == out.md5 else Finding(out.path, out.md5, now, where, mend)
 
 
 class _Look:
     """One dvc.lock, followed upwards from a dataset."""
 
-    def __init__(self, graph: Graph, running: str) -> None:
+    def __init__(self, graph: Graph, running: str, on_event: OnEvent) -> None:
         self._graph = graph
+        self._on_event = on_event
         self._running = running
         self._seen: set[str] = set()
         self._found: list[Finding] = []
@@ -206,10 +229,10 @@ class _Look:
         node, out = made
         where = f"{self._graph.lock.where} ({node.name})"
         place = node.path(out)
-        now = record_of(place, written=out.path).md5
-        if now != out.md5:
-            mend = f"Run dvc repro {node.name}, or bring the recorded one back: dvc checkout {out.path}"
-            self._found.append(Finding(out.path, out.md5, now, where, mend))
+        mend = f"Run dvc repro {node.name}, or bring the recorded one back: dvc checkout {out.path}"
+        finding = _compare(out, place, path, where=where, mend=mend, on_event=self._on_event)
+        if finding is not None:
+            self._found.append(finding)
         self._upwards(node, mend=f"Run dvc repro {node.name}")
         return self._found
 

@@ -53,7 +53,7 @@ class Found:
 
 
 def find(path: Path) -> list[Found]:
-    """The files of a directory that DVC would list, by name; of a file, that file.
+    """The files of a directory, by name; of a file, that file. A `.dvcignore` is not read: what it names is in here.
 
     Raises:
         NotFound: Nothing is there.
@@ -94,11 +94,6 @@ def md5_of(found: Found) -> str:
     return found.entry.md5 if found.entry is not None else hash_file(found.path).md5
 
 
-def tree_of(path: Path) -> Tree:
-    """A directory as DVC sees it now."""
-    return Tree({found.name: md5_of(found) for found in find(path)})
-
-
 def record_of(path: Path, *, written: str) -> Out:
     """What DVC would record of a file or directory now.
 
@@ -113,17 +108,43 @@ def record_of(path: Path, *, written: str) -> Out:
     return Out(written, Tree({each.name: md5_of(each) for each in found}).md5, total, len(found))
 
 
-def glance(path: Path, recorded: Out) -> str | None:
-    """What a dependency is now, as far as that costs little: its md5, or its size where that differs, or None."""
-    if not path.exists() or path.is_dir() != recorded.is_dir or (recorded.nfiles or 0) > LISTED_FILES:
+def glance(path: Path, recorded: Out, *, most_files: int | None = LISTED_FILES) -> str | None:
+    """What a recorded path is now, as far as that costs little: its md5, else its size where that differs, else None.
+
+    Args:
+        path: Where it is.
+        recorded: What is recorded of it.
+        most_files: A directory of more is not looked at; None looks at any.
+    """
+    if not path.exists() or path.is_dir() != recorded.is_dir:
+        return None
+    if most_files is not None and (recorded.nfiles or 0) > most_files:
         return None
     found = find(path)
+    if _is_read_in_passing(found):
+        md5s = {each.name: md5_of(each) for each in found}
+        return Tree(md5s).md5 if recorded.is_dir else md5s[path.name]
     total = sum(each.bytes for each in found)
     if recorded.size is not None and total != recorded.size:
         return f"another ({total} bytes, not {recorded.size})"
-    if sum(each.bytes for each in found if each.entry is None) > READ_BYTES:
+    return None
+
+
+def tree_of(path: Path) -> Tree:
+    """A directory as DVC sees it now, whatever that costs."""
+    return Tree({found.name: md5_of(found) for found in find(path)})
+
+
+def glance_tree(path: Path) -> Tree | None:
+    """A directory as DVC sees it now, or None where it is not there or that costs much."""
+    if not path.is_dir():
         return None
-    return record_of(path, written=recorded.path).md5
+    found = find(path)
+    return Tree({each.name: md5_of(each) for each in found}) if _is_read_in_passing(found) else None
+
+
+def _is_read_in_passing(found: Iterable[Found]) -> bool:
+    return sum(each.bytes for each in found if each.entry is None) <= READ_BYTES
 
 
 def settings_now(path: Path, names: Iterable[str]) -> dict[str, Any] | None:

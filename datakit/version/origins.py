@@ -16,10 +16,12 @@ from typing import Any
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError
 from datakit.storage.disk import at_door
+from datakit.version.cache import listed
 from datakit.version.dvc import Out
 from datakit.version.graph import Graph, Node, folders_around
 from datakit.version.lineage import Link, chain
-from datakit.version.local import glance, tree_of
+from datakit.version.local import glance, glance_tree
+from datakit.version.project import Project
 
 FIRST_FILES = 5
 """Raw files that are named; their number is told."""
@@ -56,7 +58,7 @@ def _continued(link: Link, graph: Graph) -> Link:
     if link.kind == "dataset" and (md5 := link.facts.get("md5")) is not None:
         nodes = [node for node, address in _made(graph) if address == md5]
         # a copy (published, staged in) has the address of what it was copied from: the longest chain holds the others
-        stages = [_stage_link(graph, node, frozenset()) for node in nodes]
+        stages = [_stage_link(graph, node, set()) for node in nodes]
         if stages:
             return dataclasses.replace(link, made_from=(*link.made_from, max(stages, key=_depth)))
         return link
@@ -73,8 +75,11 @@ def _made(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 
 def _inside(path: Path, out: Out) -> list[str]:
+    project = Project.around(path)
     try:
-        tree = tree_of(path) if any(path.glob(f"*/{MANIFEST_NAME}")) else None
+        tree = None if project is None else listed(project.cache_dir, out.md5)
+        if tree is None and any(path.glob(f"*/{MANIFEST_NAME}")):
+            tree = glance_tree(path)
     except DatakitError:
         return []
     if tree is None or tree.md5 != out.md5:
@@ -87,16 +92,16 @@ def _depth(link: Link) -> int:
     return 1 + max(map(_depth, link.made_from), default=0)
 
 
-def _stage_link(graph: Graph, node: Node, seen: frozenset[str]) -> Link:
+def _stage_link(graph: Graph, node: Node, told: set[str]) -> Link:
+    """A stage with what is behind it; each stage is told once, where it is met first (and a circle ends)."""
+    told.add(node.name)
     facts: dict[str, Any] = {"recorded in": graph.lock.where}
     if node.stage.params:
         facts["params"] = {file: dict(values) for file, values in node.stage.params.items()}
-    # a stage that was met on the way here would go round in a circle
-    seen = seen | {node.name}
-    return Link("stage", node.name, None, facts, tuple(_dep_link(graph, node, dep, seen) for dep in node.stage.deps))
+    return Link("stage", node.name, None, facts, tuple(_dep_link(graph, node, dep, told) for dep in node.stage.deps))
 
 
-def _dep_link(graph: Graph, node: Node, dep: Out, seen: frozenset[str]) -> Link:
+def _dep_link(graph: Graph, node: Node, dep: Out, told: set[str]) -> Link:
     path = node.path(dep)
     now = glance(path, dep)
     facts: dict[str, Any] = {} if dep.size is None else {"bytes": dep.size}
@@ -106,7 +111,11 @@ def _dep_link(graph: Graph, node: Node, dep: Out, seen: frozenset[str]) -> Link:
     if now == dep.md5 and not dep.is_dir:
         facts |= _listing(path)
     made = graph.maker(path)
-    behind = () if made is None or made[0].name in seen else (_stage_link(graph, made[0], seen),)
+    behind: tuple[Link, ...] = ()
+    if made is not None and made[0].name in told:
+        facts["made by"] = f"stage {made[0].name}, told above"
+    elif made is not None:
+        behind = (_stage_link(graph, made[0], told),)
     return Link("directory" if dep.is_dir else "file", dep.path, dep.md5, facts, behind)
 
 

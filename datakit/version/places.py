@@ -8,7 +8,7 @@ place, where the run read them, in DVC's cache and remote. Where they are nowher
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,14 @@ class Named:
         data: What a lineage says of it: name, digests, samples, tokens, settings.
         trained: The adapter or checkpoint whose data it is, or None.
         view: Its samples, or None where they lie nowhere that is known.
+        missed: Why they could not be looked at, one sentence for each place that was asked.
     """
 
     text: str
     data: Mapping[str, Any]
     trained: str | None = None
     view: View | None = field(default=None, repr=False)
+    missed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,17 @@ class Resolver:
             self._read_from,
             self._from_dvc,
         )
+        missed = []
         for candidate in candidates:
             try:
                 view = candidate(named)
-            except DatakitError:
-                continue  # not there, or not to be reached: the digests still tell
+            except DatakitError as error:
+                # damaged, forbidden or not to be reached: the digests still tell, and the reason is kept
+                missed.append(error.message)
+                continue
             if view is not None and view.manifest.digest == named.data["manifest_digest"]:
                 return Named(named.text, named.data, named.trained, view)
-        return named
+        return replace(named, missed=tuple(missed))
 
     def _pointed(self, text: str, pointer: Pointer) -> Named:
         return self._opened(text, open_tree(pointer, remote=self.remote, stores=self.stores, cache=True))

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.storage.access import StoreOptions, nearest
@@ -99,15 +100,34 @@ def read_lock(folder: Path) -> Lock | None:
         return Lock.from_bytes(path.read_bytes(), where=str(path))
 
 
-def stage_dir(folder: Path, stage: str) -> Path:
-    """The directory that a stage's paths are relative to: that of its dvc.yaml, or the `wdir` written there."""
+def read_pipeline(folder: Path) -> Mapping[str, Any]:
+    """The stages of a directory's dvc.yaml, by name; none where there is no such file."""
     path = folder / PIPELINE_NAME
     if not path.is_file():
-        return folder
+        return {}
     with at_door(path):
-        value = read_yaml(path.read_bytes(), where=str(path))
-    found = value.get("stages") if isinstance(value, Mapping) else None
-    stages = found if isinstance(found, Mapping) else {}
+        return parse_pipeline(path.read_bytes(), where=str(path))
+
+
+def parse_pipeline(data: bytes, *, where: str) -> Mapping[str, Any]:
+    """The stages of a dvc.yaml, by name.
+
+    Raises:
+        InputError: It is no YAML.
+    """
+    value = read_yaml(data, where=where)
+    stages = value.get("stages") if isinstance(value, Mapping) else None
+    return stages if isinstance(stages, Mapping) else {}
+
+
+def stage_dir(folder: Path, stage: str, *, stages: Mapping[str, Any]) -> Path:
+    """The directory that a stage's paths are relative to: that of its dvc.yaml, or the `wdir` written there.
+
+    Args:
+        folder: Of the dvc.yaml.
+        stage: Its name.
+        stages: What dvc.yaml says, by `read_pipeline` or `parse_pipeline`.
+    """
     entry = stages.get(stage) or stages.get(stage.partition("@")[0])
     entry = entry.get("do", entry) if isinstance(entry, Mapping) else {}
     wdir = entry.get("wdir") if isinstance(entry, Mapping) else None

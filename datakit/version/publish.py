@@ -36,7 +36,7 @@ from datakit.version.cache import Snapshot, link_into_cache
 from datakit.version.document import read_yaml, write_yaml
 from datakit.version.dvc import Lock, Out, Stage, object_key, write_dvc_file
 from datakit.version.local import MISSING, Found, record_of, settings_now
-from datakit.version.project import Pointer, Project, stage_dir
+from datakit.version.project import Pointer, Project, read_pipeline, stage_dir
 from datakit.version.tree import LOOKS, remote_of
 
 
@@ -314,7 +314,7 @@ def _in_lock(pointer: Pointer, source: Path, new: Out) -> Record | None:
     lock = Lock.from_bytes(before, where=str(pointer.file))
     stage = lock.stage(pointer.stage)
     out = stage.out(pointer.out)
-    base = stage_dir(pointer.file.parent, stage.name)
+    base = stage_dir(pointer.file.parent, stage.name, stages=read_pipeline(pointer.file.parent))
     if os.path.realpath(base / out.path) != os.path.realpath(source):
         message = f"{pointer} is {base / out.path}, not {source}"
         raise UsageError(message, hint=f"Publish that: datakit sync {base / out.path} --to {pointer}", subject=out.path)

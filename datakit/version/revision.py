@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.errors import DatakitError, NotFound
-from datakit.version.dvc import LOCK_NAME, Lock
+from datakit.version.dvc import LOCK_NAME, PIPELINE_NAME, Lock
 from datakit.version.graph import Graph
-from datakit.version.project import FILE_SUFFIX, Pointer
+from datakit.version.project import FILE_SUFFIX, Pointer, parse_pipeline
 
 _TIMEOUT_S = 60
 """A partial clone may have to fetch the file."""
@@ -101,7 +101,10 @@ class Revision:
         data = self.file(str(lock))
         if data is None:
             return None
-        graph = Graph.of(Lock.from_bytes(data, where=f"{self.rev}:{lock}"), place.parent)
+        pipeline = place.parent / PIPELINE_NAME
+        told = self.file(str(pipeline))
+        stages = {} if told is None else parse_pipeline(told, where=f"{self.rev}:{pipeline}")
+        graph = Graph.of(Lock.from_bytes(data, where=f"{self.rev}:{lock}"), place.parent, stages=stages)
         made = graph.maker(path)
         if made is None:
             return None

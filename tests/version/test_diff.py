@@ -269,6 +269,25 @@ def test_data_that_lies_nowhere_is_compared_by_what_is_recorded(packed: Path, tm
     assert (found.old.samples, found.new.samples) == (400, 419)
     assert found.same_samples is False
     assert found.settings["layout"] == ("shuffle", "sequential")
+    assert found.old.missing == "they lie nowhere that is known"
+    assert found.new.missing is None
+
+
+def test_why_samples_cannot_be_looked_at_is_told(packed: Path, tmp_path: Path) -> None:
+    """Damage where the run read them is not the same as nothing there."""
+    data = tmp_path / "data"
+    shutil.copytree(packed / "old" / "chat", data)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"data_path": str(data)}))
+    write_adapter(run / "adapter", read_manifest(data))
+    (data / "manifest.json").chmod(0o644)
+    (data / "manifest.json").write_bytes(b"{")
+
+    found = diff(str(run), str(packed / "new" / "chat"))
+
+    assert found.samples is None
+    assert f"{data}/manifest.json" in str(found.old.missing)
 
 
 def test_a_path_that_holds_other_data_by_now_is_not_taken_for_it(packed: Path, tmp_path: Path) -> None:

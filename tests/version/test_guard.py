@@ -13,8 +13,9 @@ import pytest
 from datakit import IntegrityError, Refused, UsageError
 from datakit.events import Caution, Event
 from datakit.storage.commit import read_manifest
+from datakit.version.cache import Snapshot
 from datakit.version.document import write_yaml
-from datakit.version.dvc import write_dvc_file
+from datakit.version.dvc import object_key, write_dvc_file
 from datakit.version.guard import check_expected, check_ranks, find_stale, guard
 from datakit.version.local import record_of
 from support.commits import flip_bit
@@ -200,6 +201,52 @@ def test_a_dvc_file_beside_the_data_is_compared(tmp_path: Path) -> None:
     assert before == []
     assert "dvc checkout" in finding.mend
     assert finding.where == str(root / "ds.dvc")
+
+
+@pytest.mark.parametrize("recorder", ["ds.dvc", "dvc.lock"])
+def test_raw_files_around_the_data_are_not_hashed(tmp_path: Path, recorder: str) -> None:
+    """More than 16 MiB without a manifest beside the dataset: compared by size, and said where that fits."""
+    root = bare_project(tmp_path / "p", remote="../store")
+    write_dataset(root / "ds" / "train", text_samples(9))
+    (root / "ds" / "raw").write_bytes(bytes(17 * 2**20))
+    out = record_of(root / "ds", written="ds")
+    written = {"schema": "2.0", "stages": {"pack": {"cmd": "x", "outs": [out.to_json()]}}}
+    (root / recorder).write_bytes(write_dvc_file(out) if recorder == "ds.dvc" else write_yaml(written))
+    (root / "ds" / "raw").write_bytes(b"1" * (17 * 2**20))
+    heard: list[Event] = []
+
+    same_size = find_stale(root / "ds" / "train", on_event=heard.append)
+    (root / "ds" / "raw").write_bytes(b"1")
+    (smaller,) = find_stale(root / "ds" / "train")
+
+    assert same_size == []
+    assert [isinstance(event, Caution) for event in heard] == [True]
+    assert smaller.recorded == out.md5
+
+
+@pytest.mark.parametrize("recorder", ["data/packed.dvc", "dvc.lock"])
+def test_another_split_of_the_output_is_no_matter_where_dvcs_list_is_at_hand(root: Path, recorder: str) -> None:
+    """The split's own members decide; without the list, only the whole can be compared."""
+    packed = root / "data" / "packed"
+    out = record_of(packed, written="packed")
+    if recorder != "dvc.lock":
+        (root / "dvc.lock").unlink()
+        (root / recorder).write_bytes(write_dvc_file(out))
+    snapshot = Snapshot.of(packed)
+    assert snapshot.tree is not None
+    listed = root / ".dvc" / "cache" / object_key(out.md5)
+    listed.parent.mkdir(parents=True)
+    listed.write_bytes(snapshot.tree.to_bytes())
+    rewrite(packed / "held-out", 12)
+
+    other_split = find_stale(packed / "train")
+    (this_split,) = find_stale(packed / "held-out")
+    listed.write_bytes(b"[]")
+    (whole,) = find_stale(packed / "train")
+
+    assert other_split == []
+    assert "held-out" in this_split.what or this_split.what == str(packed)
+    assert whole.recorded == out.md5
 
 
 def test_without_dvc_nothing_is_compared(tmp_path: Path) -> None:

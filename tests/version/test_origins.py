@@ -159,6 +159,35 @@ def test_stages_that_feed_each_other_do_not_go_round(root: Path) -> None:
     assert len(way(trace(root / "adapter"))) == 6
 
 
+def test_a_stage_that_several_ways_lead_to_is_told_once(root: Path) -> None:
+    """Diamond on diamond: each stage once, with a word where it is met again, and not once for each of 2**12 ways."""
+    tier = "data/tier"
+    stages = {}
+    for level in range(13):
+        for side in "ab":
+            (root / f"d{level}-{side}").write_text(f"{level}{side}")
+    for level in range(12):
+        below = [f"d{level + 1}-a", f"d{level + 1}-b"]
+        stages |= {f"s{level}{side}": stage(root, below, [f"d{level}-{side}"]) for side in "ab"}
+    stages["stage"] = stage(root, ["d0-a", "d0-b"], [tier])
+    (root / "dvc.lock").write_bytes(write_yaml({"schema": "2.0", "stages": stages}))
+
+    text = render(trace(root / "adapter"))
+
+    assert text.count("stage s11a\n") == text.count("stage s0b\n") == 1
+    assert "made by: stage s11b, told above" in text
+    assert len(text.splitlines()) < 500
+
+
+def test_raw_files_beside_a_dataset_are_not_hashed(root: Path) -> None:
+    """An output that holds a dataset and 17 MiB besides is too large to be read in passing."""
+    (root / "data/packed/raw.bin").write_bytes(bytes(17 * 2**20))
+    stages = {"pack": stage(root, ["data/source.json"], ["data/packed"])}
+    (root / "dvc.lock").write_bytes(write_yaml({"schema": "2.0", "stages": stages}))
+
+    assert trace(root / "data/packed/train") == chain(root / "data/packed/train")
+
+
 def test_the_command_shows_the_whole_chain(root: Path) -> None:
     """One thing a line, its facts beneath it."""
     answer = datakit("lineage", root / "adapter")

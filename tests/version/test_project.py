@@ -9,7 +9,7 @@ import pytest
 from datakit import InputError, NotFound, UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.store import ObstoreStore
-from datakit.version.project import Pointer, Project, read_lock, stage_dir
+from datakit.version.project import Pointer, Project, read_lock, read_pipeline, stage_dir
 from support.dvcproject import bare_project, make_project
 
 LOCAL = (
@@ -172,11 +172,13 @@ def test_paths_of_a_stage_start_where_it_works(tmp_path: Path) -> None:
         "stages:\n  a: {cmd: x}\n  b: {wdir: sub, cmd: x}\n  c:\n    foreach: [1]\n    do: {wdir: ../up, cmd: x}\n"
     )
 
-    assert stage_dir(tmp_path, "a") == tmp_path
-    assert stage_dir(tmp_path, "b") == tmp_path / "sub"
-    assert stage_dir(tmp_path, "c@1") == tmp_path / "../up"
-    assert stage_dir(tmp_path, "gone") == tmp_path
-    assert stage_dir(tmp_path / "elsewhere", "a") == tmp_path / "elsewhere"
+    told = read_pipeline(tmp_path)
+
+    assert stage_dir(tmp_path, "a", stages=told) == tmp_path
+    assert stage_dir(tmp_path, "b", stages=told) == tmp_path / "sub"
+    assert stage_dir(tmp_path, "c@1", stages=told) == tmp_path / "../up"
+    assert stage_dir(tmp_path, "gone", stages=told) == tmp_path
+    assert read_pipeline(tmp_path / "elsewhere") == {}
 
 
 def test_a_folder_without_a_lock_has_none(tmp_path: Path) -> None:

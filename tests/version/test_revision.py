@@ -90,6 +90,20 @@ def test_a_path_leads_to_what_recorded_it_then(repository: Path, text: str, writ
     assert pointer.follow(data)[0].md5 == md5
 
 
+def test_where_a_stage_worked_is_what_dvc_yaml_said_then(repository: Path) -> None:
+    """Not what it says today."""
+    (repository / "dvc.yaml").write_text("stages: {pack: {cmd: x, wdir: sub}}\n")
+    (repository / "dvc.lock").write_bytes(lock(NEW))
+    commit_all(repository, "dvc.yaml", "dvc.lock")
+    (repository / "dvc.yaml").write_text("stages: {pack: {cmd: x, wdir: other}}\n")
+
+    pointer, _ = Revision("HEAD", "sub/data/packed").follow()
+
+    assert (pointer.stage, pointer.out) == ("pack", "data/packed")
+    with pytest.raises(NotFound):
+        Revision("HEAD", "other/data/packed").follow()
+
+
 def test_it_works_from_a_folder_below(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are as seen from where one is."""
     monkeypatch.chdir(repository / "data")
