@@ -29,7 +29,7 @@ from datakit.storage.disk import at_door
 from datakit.version.cache import listed
 from datakit.version.dvc import LOCK_NAME, Out, read_dvc_file
 from datakit.version.graph import Graph, Node, folders_around
-from datakit.version.local import LISTED_FILES, MISSING, glance, glance_tree, settings_now
+from datakit.version.local import LISTED_FILES, MISSING, committed_tree, glance, glance_tree, ignores, settings_now
 from datakit.version.project import DVC_DIR, FILE_SUFFIX, Project
 
 ACCEPT = "stale"
@@ -209,7 +209,14 @@ def _compare(out: Out, place: Path, dataset: Path, *, where: str, mend: str, on_
         message = f"{place} is not compared with {where}: its files are too many or too large to be read in passing"
         on_event(Caution(message, hint=f"Compare it by DVC: dvc status {place}"))
         return None
-    return None if now == out.md5 else Finding(out.path, out.md5, now, where, mend)
+    if now == out.md5 or (_leaves_out(project, place) and committed_tree(place).md5 == out.md5):
+        return None
+    return Finding(out.path, out.md5, now, where, mend)
+
+
+def _leaves_out(project: Project | None, place: Path) -> bool:
+    """Whether DVC's record may lack files that lie here: a `.dvcignore`, whose patterns are not read, may name them."""
+    return project is not None and place.is_dir() and ignores(project.root, place)
 
 
 class _Look:

@@ -202,12 +202,14 @@ class TreeStore:
         )
 
     def _holder(self, key: str, md5: str) -> Location:
-        """The place to read a file from: the only one, or the first that has it."""
+        """The place to read a file from: the only one, or the first that has it in the size that its manifest says."""
         if len(self._places) == 1:
             return self._places[0]
 
         def look(place: Location) -> Location:
-            place.store.head(place.key(object_key(md5)))
+            found = place.store.head(place.key(object_key(md5))).bytes
+            if found != self._sizes.get(key, found):
+                raise NotFound(f"{place.url} has it cut short", subject=key)  # the next place may have it whole
             return place
 
         return self._ask(key, look)

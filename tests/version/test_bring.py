@@ -261,6 +261,19 @@ def test_what_is_damaged_in_the_cache_is_taken_from_the_remote(node: Path, tmp_p
     assert f"{tmp_path / 'store'}/{name} has md5" in str(caught.value)
 
 
+def test_what_is_cut_short_in_the_cache_is_taken_from_the_remote(node: Path, tmp_path: Path) -> None:
+    """A copy that was killed half way: known by the size that the manifest says."""
+    cache = node / ".dvc" / "cache"
+    shutil.copytree(tmp_path / "store", cache)
+    cut = cache / object_key(entry_of("c", noise(200, 1)).md5)
+    cut.chmod(0o644)
+    cut.write_bytes(noise(200, 1)[:100])
+    place = open_tree(parse_pointer(f"{node}/ds.dvc"), cache=True)
+    place.store.list("")
+
+    assert place.store.read("b/c.tar", start=0, stop=200) == noise(200, 1)
+
+
 def test_a_remote_that_is_not_there_is_said_though_there_is_a_cache(node: Path, tmp_path: Path) -> None:
     """A misspelt name is no wish for the cache alone; without any remote the cache is enough."""
     shutil.copytree(tmp_path / "store", node / ".dvc" / "cache")

@@ -249,6 +249,23 @@ def test_another_split_of_the_output_is_no_matter_where_dvcs_list_is_at_hand(roo
     assert whole.recorded == out.md5
 
 
+@pytest.mark.parametrize(("ignored", "found"), [("*.log\n", 0), ("# *.log\n\n", 1), (None, 1)])
+def test_what_a_dvcignore_may_leave_out_is_no_change(tmp_path: Path, ignored: str | None, found: int) -> None:
+    """A file that no manifest names, where a pattern may: the committed files decide; a comment is no pattern."""
+    root = bare_project(tmp_path / "p", remote="../store")
+    write_dataset(root / "ds", text_samples(9))
+    (root / "ds.dvc").write_bytes(write_dvc_file(record_of(root / "ds", written="ds")))
+    if ignored is not None:
+        (root / ".dvcignore").write_text(ignored)
+    (root / "ds" / "run.log").write_text("1")
+
+    beside = find_stale(root / "ds")
+    rewrite(root / "ds", 12)
+
+    assert len(beside) == found
+    assert len(find_stale(root / "ds")) == 1
+
+
 def test_without_dvc_nothing_is_compared(tmp_path: Path) -> None:
     """And a dvc.lock beyond the project that the data lies in is another project's."""
     write_dataset(tmp_path / "outer" / "p" / "ds", text_samples(9))

@@ -150,8 +150,8 @@ def test_a_remote_that_keeps_no_md5s_is_refused(tmp_path: Path, mode: str) -> No
 
 
 def test_a_remote_of_another_kind_is_said(tmp_path: Path) -> None:
-    """`ssh://` is DVC's, not ours."""
-    root = bare_project(tmp_path / "p", remote="ssh://host/x")
+    """`webdavs://` is DVC's, not ours."""
+    root = bare_project(tmp_path / "p", remote="webdavs://host/x")
 
     with pytest.raises(UsageError, match="scheme that datakit does not know"):
         Project.at(root).remote()
