@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,7 +85,7 @@ def register(app: typer.Typer) -> None:
         with frame.run("pack", json=json) as session:
             from datakit.pack.build import pack as pack_records
 
-            flags = {
+            flags: dict[str, object] = {
                 "pack.shard_size": shard_size,
                 "pack.expected_edits": expected_edits,
                 "pack.layout": layout,
@@ -112,7 +114,10 @@ def register(app: typer.Typer) -> None:
                 on_event=session.on_event,
                 dry_run=dry_run,
             )
-            session.done(result, _sentence(result), facts=_facts(result))
+            engines = None if engine == "local" else engine
+            others = {"parent": parent, "workers": workers, "engine": engines, "params": params}
+            whole = _command(src, dest, flags | others)
+            session.done(result, _sentence(result, whole), facts=_facts(result))
 
 
 def _splits(words: list[str] | None) -> dict[str, int] | None:
@@ -140,11 +145,23 @@ def _part(word: str | None) -> tuple[int, int] | None:
     return int(share), int(shares)
 
 
-def _sentence(result: PackResult) -> str:
+def _command(src: str, dest: str, given: Mapping[str, object]) -> str:
+    """The command that was given, as words for a shell: options that were, by their names, with their values."""
+    words = ["datakit", "pack", src, dest]
+    for name, value in given.items():
+        option = f"--{name.removeprefix('pack.').replace('_', '-')}"
+        if isinstance(value, dict):
+            option, value = "--split", [f"{split}={weight}" for split, weight in value.items()]
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            words += [option, str(one)]
+    return shlex.join(words)
+
+
+def _sentence(result: PackResult, command: str) -> str:
     from datakit.units import format_bytes, format_number_of
 
     if result.part is not None:
-        return _part_sentence(result)
+        return _part_sentence(result, command)
     verb = "Packed" if result.written else "Would pack"
     places = ", ".join(str(dataset.path) for dataset in result.datasets)
     return (
@@ -153,7 +170,7 @@ def _sentence(result: PackResult) -> str:
     )
 
 
-def _part_sentence(result: PackResult) -> str:
+def _part_sentence(result: PackResult, command: str) -> str:
     from datakit.units import format_count
 
     assert result.part is not None
@@ -161,7 +178,7 @@ def _part_sentence(result: PackResult) -> str:
     return (
         f"{verb} {format_count(result.built)} of {format_count(result.shards)} shards, part {result.part[0]} of "
         f"{result.part[1]}; when all parts are built, the same command without --part commits: "
-        f"datakit pack {result.source} {result.dest}"
+        f"{command}"
     )
 
 

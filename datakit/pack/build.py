@@ -208,9 +208,13 @@ def _own_spool(target: Path, memory: Memory, part: tuple[int, int] | None) -> It
     lock = memory.lock if part is None else memory.part_lock(part)
     doing = f"packing into {target}" if part is None else f"building part {part[0]}/{part[1]} for {target}"
     with disk.exclusive(lock, purpose=doing):
+        # each holds its own lock before it looks for the other's, so that of two that begin at once one sees the other
         if part is None:
             _refuse_parts(memory, target)
             _sweep_parts(target)
+        elif disk.is_held(memory.lock):
+            hint = "Give the part again when it has ended, if it is still needed"
+            raise Refused(f"another process is packing into {target}", hint=hint, subject=str(target))
         disk.sweep(target.parent, name=name)
         yield disk.temporary(target.with_name(name))
 

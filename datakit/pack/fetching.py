@@ -140,7 +140,7 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
             root = str(spool / "fetched")
             remote = stack.enter_context(Fetcher(sources, Path(root), stores=stores))
             if sources.kind != "files":
-                remote.lay_down(sources.files)
+                remote.lay_down([*sources.files, *sources.beside])
         lines: list[LineFile] = []
         if sources.kind != "files":
             lay = lines_file if sources.kind == "jsonl" else plain_file
@@ -290,7 +290,8 @@ class Fetcher:
         return [self._files[self._by_name[name]] for name in names]
 
     def _key(self, file: SourceFile) -> str:
-        return self._prefix if self._single else f"{self._prefix}/{file.name}".lstrip("/")
+        folder = self._prefix.rpartition("/")[0] if self._single else self._prefix
+        return f"{folder}/{file.name}".lstrip("/")
 
     def _is_right(self, file: SourceFile, seen: dict[str, set[str]]) -> bool:
         """Whether a large file is what its tag says, or, where that cannot tell, what an earlier reading was."""

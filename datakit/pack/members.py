@@ -28,6 +28,13 @@ from datakit.storage import disk
 Parts = tuple[str, ...]
 
 
+class Said(NamedTuple):
+    """What an index of ours says of each record beside its parts: tokens and source, None where it says nothing."""
+
+    tokens: npt.NDArray[np.object_]
+    sources: npt.NDArray[np.object_]
+
+
 class Holder(NamedTuple):
     """A plain local file that parts lie in: the name that messages use, its path, bytes and time of change in ns.
 
@@ -67,6 +74,7 @@ class Piece:
     exact: bool
     troubles: tuple[Trouble, ...] = ()
     remarks: tuple[Note | Caution, ...] = ()
+    said: Said | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +95,7 @@ class Members:
         rows: Number of each record in its file, from 1, for messages.
         troubles: What is no record.
         remarks: What a user should be told.
+        said: Tokens and sources, where an index says some.
     """
 
     holders: tuple[Holder, ...]
@@ -102,6 +111,7 @@ class Members:
     rows: npt.NDArray[np.int64]
     troubles: tuple[Trouble, ...] = ()
     remarks: tuple[Note | Caution, ...] = ()
+    said: Said | None = None
 
     @property
     def part_bytes(self) -> npt.NDArray[np.int64]:
@@ -156,6 +166,7 @@ class Members:
             rows=self.rows[positions],
             troubles=(),
             remarks=(),
+            said=None if self.said is None else Said(*(column[positions] for column in self.said)),
         )
 
 
@@ -187,7 +198,8 @@ class MemberBatch:
                     at += 1
                 if table.exact and sample_digest(parts) != signatures[position]:
                     raise _changed(table.where(position))
-                yield Sample(keys[position], parts)
+                tokens, source = (None, None) if table.said is None else (column[position] for column in table.said)
+                yield Sample(keys[position], parts, source, tokens)
 
 
 class _Open:
@@ -260,9 +272,18 @@ def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Memb
         rows=np.concatenate([*(piece.rows for piece in pieces), np.zeros(0, np.int64)]),
         troubles=(*troubles, *(trouble for piece in pieces for trouble in piece.troubles)),
         remarks=tuple(remark for piece in pieces for remark in piece.remarks),
+        said=_all_said(pieces),
     )
     table = _without_clashes(table)
     return replace(table, remarks=(*table.remarks, *lacking(table.part_counts, len(table.keys))))
+
+
+def _all_said(pieces: Sequence[Piece]) -> Said | None:
+    if all(piece.said is None for piece in pieces):
+        return None
+    nothing = [np.full(len(piece.keys), None) for piece in pieces]
+    columns = [piece.said or Said(none, none) for piece, none in zip(pieces, nothing, strict=True)]
+    return Said(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 def _without_clashes(table: Members) -> Members:

@@ -7,15 +7,16 @@ of its own. Nothing is read for a listing but what fingerprints of local files n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
+from datakit.data.index import index_name
 from datakit.errors import InputError, NotFound, UsageError
-from datakit.pack.kinds import Kind, kind_of, used
+from datakit.pack.kinds import Kind, kind_of, plain_name, used
 from datakit.pack.trees import SourceFile, shown, walk
 from datakit.pack.troubles import Trouble
 from datakit.storage.access import SCHEMES, refuse_slips
@@ -38,6 +39,7 @@ class Sources:
         files: The files that records are read from.
         requests: Requests that listing it took.
         single: Whether the source is one object, not what lies below a prefix.
+        beside: Indexes that lie beside tars, and tell what is in them.
         troubles: What lies there and cannot be read.
     """
 
@@ -46,6 +48,7 @@ class Sources:
     files: tuple[SourceFile, ...]
     requests: int = 0
     single: bool = False
+    beside: tuple[SourceFile, ...] = ()
     troubles: tuple[Trouble, ...] = ()
 
     @property
@@ -93,7 +96,7 @@ def scan(
         store, prefix = open_source(src, stores)
         files = _list_remote(store, prefix)
         if not files and prefix:
-            files, single = [_head(store, prefix, src)], True
+            files, single = [_head(store, prefix, src), *_index_beside(store, prefix)], True
         requests = store.requests.total
         alone = single
     else:
@@ -103,9 +106,10 @@ def scan(
     if not files and not troubles:
         raise InputError(f"{src} is empty: it holds no files", subject=str(src))
     files.sort(key=lambda file: file.name)
-    names = [file.name for file in files] or [trouble.where for trouble in troubles]
+    names = [file.name for file in files[: 1 if single else None]] or [trouble.where for trouble in troubles]
     kind = kind_of(names, wanted=input, src=src, single=alone)
     wanted = used(names, kind)
+    beside = _indexes(files) if kind == "tar" else ()
     if len(wanted) < len(files):
         chosen = set(wanted)
         files = [file for file in files if file.name in chosen]
@@ -115,6 +119,7 @@ def scan(
         files=tuple(files),
         requests=requests,
         single=single,
+        beside=beside,
         troubles=tuple(troubles),
     )
 
@@ -167,6 +172,22 @@ def _head(store: PatientStore, key: str, src: str | Path) -> SourceFile:
             f"there is nothing at {src}", hint="Check the spelling, and what was put there", subject=str(src)
         ) from error
     return SourceFile(key.rpartition("/")[2], info.bytes, info.etag)
+
+
+def _index_beside(store: PatientStore, key: str) -> list[SourceFile]:
+    """The index beside a tar that is named by itself, if there is one."""
+    if not plain_name(key).endswith(".tar"):
+        return []
+    try:
+        info = store.head(index_name(key))
+    except NotFound:
+        return []
+    return [SourceFile(index_name(key).rpartition("/")[2], info.bytes, info.etag)]
+
+
+def _indexes(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
+    names = {index_name(file.name) for file in files}
+    return tuple(file for file in files if file.name in names)
 
 
 def _below(key: str, prefix: str) -> str | None:

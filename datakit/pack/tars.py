@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +22,7 @@ from datakit.data.index import Index, index_name
 from datakit.data.shard import Row, header
 from datakit.errors import InputError
 from datakit.pack.grouping import FoundFile, list_files
-from datakit.pack.members import Holder, Piece
+from datakit.pack.members import Holder, Piece, Said
 from datakit.pack.naming import Naming
 from datakit.pack.records import KeyColumn
 from datakit.pack.spans import LineFile
@@ -72,7 +72,7 @@ def tar_task(file: LineFile, source: SourceFile, root: str, naming: Naming) -> T
 def _indexed(holder: Holder, index: Index) -> Piece:
     kinds: dict[tuple[str, ...], int] = {}
     keys, kind_of, offsets, sizes, digests, numbers = [], [], [], [], bytearray(), []
-    troubles = []
+    troubles, tokens, sources = [], [], []
     for number, row in enumerate(index.rows(), start=1):
         names = tuple(sorted(row.parts))
         if (broken := _no_name(row, names)) is not None:
@@ -81,6 +81,8 @@ def _indexed(holder: Holder, index: Index) -> Piece:
             continue
         keys.append(row.key)
         numbers.append(number)
+        tokens.append(row.tokens)
+        sources.append(row.source)
         kind_of.append(kinds.setdefault(names, len(kinds)))
         offsets += [row.parts[name].offset for name in names]
         sizes += [row.parts[name].size for name in names]
@@ -96,7 +98,14 @@ def _indexed(holder: Holder, index: Index) -> Piece:
         rows=np.array(numbers, np.int64),
         exact=True,
         troubles=tuple(troubles),
+        said=_said(tokens, sources),
     )
+
+
+def _said(tokens: Sequence[int | None], sources: Sequence[str | None]) -> Said | None:
+    if not any(one is not None for one in (*tokens, *sources)):
+        return None
+    return Said(np.array(tokens, np.object_), np.array(sources, np.object_))
 
 
 def _no_name(row: Row, names: tuple[str, ...]) -> str | None:

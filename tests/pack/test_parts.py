@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -185,3 +186,30 @@ def test_a_part_says_how_to_go_on(tmp_path: Path) -> None:
     assert f"datakit pack {raw} {tmp_path / 'ds'}" in answer.stderr
     assert "Would build" in planned.stderr
     assert not (tmp_path / "ds").exists()
+
+
+def test_a_part_is_not_begun_while_a_commit_is_at_work(tmp_path: Path) -> None:
+    """The commit takes away what parts have built; nothing of the part is begun, and its lock is free."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+
+    with disk.exclusive(tmp_path / ".ds.pack.lock", purpose="packing"):
+        with pytest.raises(Refused, match="another process is packing into"):
+            share(raw, tmp_path / "ds", (0, 2))
+        left = visible(tmp_path)
+
+    assert left == [".ds.pack.lock", "raw.jsonl"]
+    assert share(raw, tmp_path / "ds", (0, 2)).built > 0
+
+
+def test_the_command_that_a_part_names_commits_what_it_built(tmp_path: Path) -> None:
+    """With the user's flags, quoted: without them it would plan another pack and build everything again."""
+    raw = write_lines(tmp_path / "raw lines.jsonl", raw_lines(100))
+    words = ["--shard-size", "8KiB", "--split", "train=4", "--split", "dev=1", "--name", "ds", "--workers", "1"]
+
+    told = datakit("pack", str(raw), str(tmp_path / "ds"), *words, "--part", "0/1").stderr
+    again = shlex.split(" ".join(told.split()).partition("commits: datakit ")[2])[: 2 + len(words) + 1]
+    committed = datakit(*again, "--json")
+
+    assert sorted(again) == sorted(["pack", str(raw), str(tmp_path / "ds"), *words])
+    assert committed.json["result"]["built"] == 0
+    assert committed.json["result"]["written"]

@@ -14,13 +14,17 @@ from webdataset import ShardWriter  # type: ignore[import-untyped]  # has no stu
 
 from datakit import InputError
 from datakit.data.index import Index, index_name
-from datakit.data.shard import Part, Row, sample_digest
+from datakit.data.shard import Part, Row, Sample, sample_digest
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.records import KeyColumn
 from datakit.pack.reindex import reindex
+from datakit.storage.commit import read_manifest
 from support.cli import datakit
+from support.datasets import publish
+from support.faulty import faulty_server
 from support.packing import raw_lines, samples_of, small_pack, tree, write_lines, write_pairs
+from support.tiny import write_dataset
 
 
 def tar(path: Path, files: dict[str, bytes], *, form: int = tarfile.PAX_FORMAT) -> Path:
@@ -240,3 +244,33 @@ def test_an_index_with_names_that_our_tars_cannot_hold_is_refused_while_it_is_li
         KeyColumn.of(["k" * 300])
 
     assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_dataset_in_a_store_is_repacked_as_one_on_a_disk(tmp_path: Path, single: bool) -> None:
+    """Law 4: the index beside a tar is fetched too, so bundled lines are taken out, and keys are those of the index."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(20))
+    pack(raw, tmp_path / "one", settings=PackSettings(bundle=8))
+    (shard,) = (path.name for path in (tmp_path / "one").glob("*.tar"))
+    below = f"/{shard}" if single else ""
+
+    pack(f"{tmp_path / 'one'}{below}", tmp_path / "local" / "ds")
+    with faulty_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            patch.setenv(name, value)
+        result = pack(publish(tmp_path / "one", server) + below, tmp_path / "remote" / "ds")
+
+    assert result.samples == 20
+    assert tree(tmp_path / "remote") == tree(tmp_path / "local")
+
+
+def test_tokens_and_sources_of_our_own_shards_stay(tmp_path: Path) -> None:
+    """An index says them, beside tars that say none; sampled over shards in another order."""
+    samples = [Sample(f"s{n}", {"txt": b"%d" % n}, f"raw.jsonl:{n}" if n % 2 else None, n or None) for n in range(9)]
+    write_dataset(tmp_path / "one", samples, per_shard=4)
+    tar(tmp_path / "one" / "other.tar", {"z.txt": b"z"})
+
+    pack(tmp_path / "one", tmp_path / "two", settings=PackSettings(layout="shuffle"))
+
+    assert sorted(samples_of(tmp_path / "two"), key=lambda sample: sample.key) == [*samples, Sample("z", {"txt": b"z"})]
+    assert read_manifest(tmp_path / "two").contents.tokens == sum(range(9))
