@@ -105,7 +105,7 @@ def test_a_run_leads_to_its_adapter_or_else_its_newest_checkpoint(data: Manifest
     """`datakit lineage RUN` works while the training goes on."""
     run = tmp_path / "run"
     run.mkdir()
-    (run / "run.json").write_text('{"attempts": [1, 2], "settings_digest": "x"}')
+    (run / "run.json").write_text('{"attempts": [{"pid": 1}, {"pid": 2}], "settings_digest": "x"}')
     empty = chain(run)
     (run / "checkpoints").mkdir()
     for step in (10, 20):
