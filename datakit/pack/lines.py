@@ -24,7 +24,7 @@ from datakit.events import Caution, Note
 from datakit.pack.clashes import clashes
 from datakit.pack.naming import JSON_PART, Naming
 from datakit.pack.records import KeyColumn, Positions, Run, here, rows_of
-from datakit.pack.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of
+from datakit.pack.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
 from datakit.pack.troubles import Raw, Trouble
 from datakit.storage import disk
 
@@ -198,7 +198,7 @@ def list_lines(
         offsets=np.concatenate(_column(pieces, "offsets") or [np.zeros(0, np.int64)]),
         sizes=np.concatenate(_column(pieces, "sizes") or [np.zeros(0, np.uint32)]),
         digests=np.concatenate(_column(pieces, "digests") or [np.zeros((0, DIGEST_BYTES), np.uint8)]),
-        troubles=(*troubles, *(trouble for piece in pieces for trouble in piece.troubles)),
+        troubles=(*troubles, *troubles_of(spans, pieces)),
         remarks=(
             *(Note(f"{file.name} is a JSON array; its items are the records") for file in files if file.is_array),
             *(remark for piece in pieces for remark in piece.remarks),

@@ -3,7 +3,8 @@
 A span is the lines that begin between two bytes of a file, so any cut of a file into spans gives the same lines. A task
 reads its lines once: it sees that each is a JSON object with a usable key, and notes place, size, key hash and digest.
 
-A byte-order mark at a file's start is passed over and said. Line numbers are not kept: a message counts line feeds.
+A byte-order mark at a file's start is passed over and said. Line numbers are not kept:
+spans count their lines, and offenders theirs within a span.
 """
 
 from __future__ import annotations
@@ -62,9 +63,19 @@ class Span:
     limit: int = MANY
 
 
+class Bad(NamedTuple):
+    """A line that is no record: how many lines of its span stand before it, where it begins, its bytes, and why."""
+
+    line: int
+    offset: int
+    size: int
+    problem: str
+    hint: str | None
+
+
 @dataclass(slots=True)
 class Piece:
-    """The columns of a span's records, and its lines that are none."""
+    """The columns of a span's records, how many lines begin in it, and those that are no records."""
 
     keys: bytes
     lengths: npt.NDArray[np.uint8]
@@ -72,7 +83,8 @@ class Piece:
     offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.uint32]
     digests: npt.NDArray[np.uint8]
-    troubles: list[Trouble] = field(default_factory=list)
+    num_lines: int = 0
+    bad: list[Bad] = field(default_factory=list)
     remarks: list[Caution] = field(default_factory=list)
 
 
@@ -93,13 +105,11 @@ def list_span(span: Span) -> Piece:
     """List the lines of a span."""
     keys: list[bytes] = []
     hashes, offsets, sizes, digests = array("Q"), array("q"), array("I"), bytearray()
-    bad: list[tuple[int, int, InputError]] = []
-    marked = False
+    bad: list[Bad] = []
+    marked, num_lines = False, 0
     with at_door(span.file.path), open(span.file.path, "rb", buffering=_COPY_BYTES) as file:
-        offset = _seek_first(file, span.start)
-        for data in file:
-            if offset >= span.stop or len(bad) > span.limit:
-                break
+        offset = _seek_first(file, span.start, span.stop)
+        for data in file if offset < span.stop else ():
             record, begins = data.removesuffix(b"\n"), offset
             if not offset and record.startswith(BOM):
                 record, begins, marked = record[len(BOM) :], len(BOM), True
@@ -107,7 +117,7 @@ def list_span(span: Span) -> Piece:
                 try:
                     key = _key_of(record, span.naming)
                 except InputError as error:
-                    bad.append((begins, len(record), error))
+                    bad.append(Bad(num_lines, begins, len(record), error.message, error.hint))
                 else:
                     keys.append(key.encode())
                     hashes.append(key_hash(key))
@@ -115,6 +125,10 @@ def list_span(span: Span) -> Piece:
                     sizes.append(len(record))
                     digests += sample_digest({JSON_PART: record})
             offset += len(data)
+            num_lines += 1
+            if offset >= span.stop or len(bad) > span.limit:
+                break
+        num_lines += _lines_between(file, offset, span.stop)
     return Piece(
         keys=b"".join(keys),
         lengths=np.array([len(key) for key in keys], np.uint8),
@@ -122,7 +136,8 @@ def list_span(span: Span) -> Piece:
         offsets=np.array(offsets, np.int64),
         sizes=np.array(sizes, np.uint32),
         digests=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES),
-        troubles=_troubles(span.file, bad),
+        num_lines=num_lines,
+        bad=bad,
         remarks=[Caution(f"{span.file.name} begins with a byte-order mark, which is left out")] if marked else [],
     )
 
@@ -140,27 +155,41 @@ def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
             while at < offset and (data := opened.read(min(offset - at, _COPY_BYTES))):
                 number += data.count(b"\n")
                 at += len(data)
-            found.append(f"{file.name}[{number - 1}]" if file.is_array else f"{file.name}:{number}")
+            found.append(_place(file, number))
     return found
 
 
-def _seek_first(file: BinaryIO, start: int) -> int:
-    """Go to the first line that begins at `start` or later, and give its offset."""
+def troubles_of(spans: Sequence[Span], pieces: Sequence[Piece]) -> list[Trouble]:
+    """The lines that are no records, with their places; spans know how many lines they have, so nothing is read."""
+    told, before, last = [], 0, -1
+    for span, piece in zip(spans, pieces, strict=True):
+        before, last = before if span.number == last else 0, span.number
+        for line, offset, size, problem, hint in piece.bad:
+            raw = Raw(span.file.name, span.file.path, offset, size)
+            told.append(Trouble(_place(span.file, before + line + 1), problem, hint=hint, raws=(raw,)))
+        before += piece.num_lines
+    return told
+
+
+def _place(file: LineFile, number: int) -> str:
+    return f"{file.name}[{number - 1}]" if file.is_array else f"{file.name}:{number}"
+
+
+def _seek_first(file: BinaryIO, start: int, stop: int) -> int:
+    """Go to the first line that begins at `start` or later, and give its offset; `stop` where none begins before it."""
     if not start:
         return 0
     file.seek(start - 1)
-    return start - 1 + len(file.readline())  # the line that an earlier span began
+    # the line that an earlier span began, which may be longer than this one
+    return start - 1 + len(file.readline(stop - start + 1))
 
 
-def _troubles(file: LineFile, bad: Sequence[tuple[int, int, InputError]]) -> list[Trouble]:
-    return (
-        [
-            Trouble(where, error.message, hint=error.hint, raws=(Raw(file.name, file.path, offset, size),))
-            for where, (offset, size, error) in zip(places(file, [offset for offset, _, _ in bad]), bad, strict=True)
-        ]
-        if bad
-        else []
-    )
+def _lines_between(file: BinaryIO, start: int, stop: int) -> int:
+    """How many lines begin from `start`, where one does, to before `stop`."""
+    if start >= stop:
+        return 0
+    file.seek(start)
+    return 1 + file.read(stop - 1 - start).count(b"\n")
 
 
 def _key_of(data: bytes, naming: Naming) -> str:

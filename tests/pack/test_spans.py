@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +14,23 @@ from hypothesis import strategies as st
 from datakit.data.keys import key_hash
 from datakit.data.shard import sample_digest
 from datakit.pack.naming import Naming
-from datakit.pack.spans import LineFile, Piece, Span, list_span, places, spans_of
+from datakit.pack.spans import LineFile, Span, list_span, places, spans_of, troubles_of
 
 LINES = st.lists(
     st.sampled_from([b"", b" ", b"no", b'{"id": "k%d"}', b'{"t": "%d"}\r', b"\xef\xbb\xbf{}"]), max_size=12
 )
 
 
-def columns(pieces: list[Piece]) -> list[object]:
-    """What pieces hold, joined."""
+def columns(spans: list[Span]) -> list[object]:
+    """What spans hold, joined."""
+    pieces = [list_span(span) for span in spans]
     return [
         b"".join(piece.keys for piece in pieces),
         *[
             [value for piece in pieces for value in getattr(piece, name).tolist()]
             for name in ("lengths", "hashes", "offsets", "sizes", "digests")
         ],
-        [trouble for piece in pieces for trouble in piece.troubles],
+        troubles_of(spans, pieces),
         [remark for piece in pieces for remark in piece.remarks],
     ]
 
@@ -44,8 +46,8 @@ def test_any_cut_into_spans_gives_the_same_lines(
     file = LineFile("x.jsonl", str(path))
     borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    whole = columns([list_span(Span(0, file, 0, len(data), Naming()))])
-    pieces = columns([list_span(Span(0, file, a, b, Naming())) for a, b in itertools.pairwise(borders)])
+    whole = columns([Span(0, file, 0, len(data), Naming())])
+    pieces = columns([Span(0, file, a, b, Naming()) for a, b in itertools.pairwise(borders)])
 
     if data:
         assert pieces == whole
@@ -110,7 +112,33 @@ def test_a_file_of_another_kind_is_given_up_soon(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"no json\n" * 1000)
 
-    piece = list_span(Span(0, LineFile("x", str(path)), 0, 8000, Naming(), limit=5))
+    span = Span(0, LineFile("x", str(path)), 0, 8000, Naming(), limit=5)
 
-    assert len(piece.troubles) == 6
-    assert piece.troubles[-1].where == "x:6"
+    piece = list_span(span)
+
+    assert [trouble.where for trouble in troubles_of([span], [piece])] == [f"x:{number}" for number in range(1, 7)]
+    assert piece.num_lines == 1000
+
+
+@given(st.lists(st.sampled_from([b'{"id": "%d"}', b"bad", b"", b"x" * 40]), max_size=30), st.integers(1, 30))
+def test_line_numbers_are_those_of_the_file_however_it_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[bytes], step: int
+) -> None:
+    """Also behind a span that was given up; no span reads more than itself and the lines that begin in it, so that
+    a bad line in each of many does not read the file as many times.
+    """
+    rows = [kind % number if b"%" in kind else kind for number, kind in enumerate(kinds)]
+    path = tmp_path_factory.mktemp("spans") / "x"
+    path.write_bytes(b"".join(row + b"\n" for row in rows))
+    file, size = LineFile("x", str(path)), path.stat().st_size
+    expected = [f"x:{number}" for number, row in enumerate(rows, start=1) if row.strip() and row[:1] != b"{"]
+
+    spans = [Span(0, file, start, min(start + step, size), Naming(), limit=9) for start in range(0, size, step)]
+    pieces = [list_span(span) for span in spans]
+    given_up = [list_span(replace(span, limit=0)) for span in spans]
+
+    assert [trouble.where for trouble in troubles_of(spans, pieces)] == expected
+    assert [piece.num_lines for piece in given_up] == [piece.num_lines for piece in pieces]
+    assert sum(piece.num_lines for piece in pieces) == len(rows)
+    path.unlink()
+    assert len(troubles_of(spans, pieces)) == len(expected), "nothing is read for it"
