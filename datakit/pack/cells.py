@@ -6,13 +6,14 @@ Hugging Face `datasets` keeps images and sound, become parts of their own: of a 
 extension where there is one, else by the column; of several, `<column>.<extension>`. An empty cell leaves its part out.
 
 JSON holds no NaN, no infinity and no bytes: such a cell is told, not turned into null. Decimals and times to the
-nanosecond become text. 32-bit floats are written as the 64-bit float that they equal.
+nanosecond become text, times with a zone are written in UTC. 32-bit floats are written as the 64-bit float that they
+equal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +68,12 @@ class Cells:
                 raise InputError(f"column {name}: {error.message}", hint="Rename that column", subject=name) from None
 
     def rows(self, batch: Any) -> Iterator[Row]:
-        """The rows of a record batch."""
-        columns = {name: _as_python(batch.column(name)) for name in batch.schema.names}
+        """The rows of a record batch.
+
+        Raises:
+            InputError: A column has values that Python has none for.
+        """
+        columns = {name: _as_python(batch.column(name), name) for name in batch.schema.names}
         for number in range(batch.num_rows):
             try:
                 yield Row(self._key(columns, number), self._parts(columns, number))
@@ -140,23 +145,56 @@ def _not_finite(value: Any) -> float | None:
     return next((found for item in value if (found := _not_finite(item)) is not None), None)
 
 
-def _as_python(column: Any) -> list[Any]:
-    """A column's values; text where Python has no exact value of its own."""
+def _as_python(column: Any, name: str) -> list[Any]:
+    """A column's values, nested ones too; text where Python has no exact value of its own, and times in UTC.
+
+    Nothing depends on what else is installed: pyarrow asks pandas for nanoseconds, and the machine for time zones.
+    """
     import pyarrow as pa
 
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = column.storage
-    kind = column.type
-    if pa.types.is_float16(kind):
-        column = column.cast(pa.float32())
-    elif pa.types.is_decimal(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
-        column = column.cast(pa.string())
-    elif pa.types.is_duration(kind):
-        column = column.cast(pa.int64())
-    elif pa.types.is_time64(kind) and kind.unit == "ns":
-        column = column.cast(pa.string())
-    values: list[Any] = column.to_pylist()
+    try:
+        for rule in (_in_utc, _as_text):
+            kind = _mapped(pa, column.type, rule)
+            if kind != column.type:
+                column = column.cast(kind)
+        values: list[Any] = column.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"column {name} has values that cannot be taken: {said}", hint="Take it out") from None
     return values
+
+
+def _in_utc(pa: Any, kind: Any) -> Any:
+    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz is not None else kind
+
+
+def _as_text(pa: Any, kind: Any) -> Any:
+    """The type that a plain type is turned into."""
+    types = pa.types
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_duration(kind):
+        return pa.int64()
+    nanoseconds = (types.is_timestamp(kind) or types.is_time64(kind)) and kind.unit == "ns"
+    return pa.string() if nanoseconds or types.is_decimal(kind) else kind
+
+
+def _mapped(pa: Any, kind: Any, rule: Callable[[Any, Any], Any]) -> Any:
+    """A type with a rule for plain types applied at its leaves."""
+    kind, types = _stored(pa, kind), pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_mapped(pa, field.type, rule)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_mapped(pa, kind.key_type, rule), _mapped(pa, kind.item_type, rule))
+    if types.is_dictionary(kind):
+        value = _mapped(pa, kind.value_type, rule)
+        return kind if value == kind.value_type else value
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return rule(pa, kind)
+    field = kind.value_field.with_type(_mapped(pa, kind.value_type, rule))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(field, kind.list_size)
+    return pa.large_list(field) if types.is_large_list(kind) else pa.list_(field)
 
 
 def _stored(pa: Any, kind: Any) -> Any:

@@ -170,3 +170,33 @@ def test_an_extension_type_is_what_it_is_stored_as() -> None:
     table = pa.table({"x": pa.ExtensionArray.from_storage(kind, storage)})
 
     assert rows(table)[0].parts == {"json": b'{"x":[1,2]}'}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written"),
+    [
+        (pa.timestamp("us", "Europe/Berlin"), 0, '"1970-01-01T00:00:00+00:00"'),
+        (pa.timestamp("ns", "Asia/Kathmandu"), 1, '"1970-01-01 00:00:00.000000001Z"'),
+        (pa.list_(pa.timestamp("ns")), [1], '["1970-01-01 00:00:00.000000001"]'),
+        (pa.large_list(pa.timestamp("ns")), [1, None], '["1970-01-01 00:00:00.000000001",null]'),
+        (pa.list_(pa.timestamp("ns"), 1), [1], '["1970-01-01 00:00:00.000000001"]'),
+        (pa.struct([("t", pa.timestamp("s", "Asia/Tokyo"))]), {"t": 0}, '{"t":"1970-01-01T00:00:00+00:00"}'),
+        (pa.struct([("t", pa.list_(pa.duration("s")))]), {"t": [5]}, '{"t":[5]}'),
+        (pa.map_(pa.string(), pa.timestamp("ns")), [("k", 1)], '[["k","1970-01-01 00:00:00.000000001"]]'),
+    ],
+)
+def test_times_are_the_same_bytes_on_every_machine(kind: pa.DataType, value: object, written: str) -> None:
+    """Nested, to the nanosecond, or of a zone: not by pandas, where it is installed, nor by this machine's zones."""
+    table = pa.table({"c": pa.array([value], kind)})
+
+    (row,) = Cells(table.schema, key_field="id").rows(table.to_batches()[0])
+
+    assert row.parts["json"].decode() == f'{{"c":{written}}}'
+
+
+def test_a_time_that_python_has_not_is_told() -> None:
+    """A year of six digits: an error with the column, not a traceback."""
+    table = pa.table({"c": pa.array([2**42], pa.timestamp("s"))})
+
+    with pytest.raises(InputError, match="column c has values that cannot be taken"):
+        list(Cells(table.schema, key_field="id").rows(table.to_batches()[0]))
