@@ -128,14 +128,19 @@ def _get(iterator: weakref.ref[Any], on_wait: Callable[[], None]) -> Any:
 
 
 def _check_alive(running: Any, *, patience_s: float) -> None:
-    wait([worker.sentinel for worker in running._workers], patience_s)
-    codes = [worker.exitcode for worker in running._workers if worker.exitcode is not None]
-    if codes:
-        how = f"was killed (signal {-codes[0]})" if codes[0] < 0 else f"ended by itself (exit code {codes[0]})"
+    sentinels = {worker.sentinel: worker for worker in running._workers}
+    ended = wait(list(sentinels), patience_s)
+    if ended:
+        worker = sentinels[ended[0]]
+        worker.join(_DEATH_S)
+        code = worker.exitcode
+        how = "is gone"  # somebody else has waited for it: the system tells its end once
+        if code is not None:
+            how = f"was killed (signal {-code})" if code < 0 else f"ended by itself (exit code {code})"
         memory = "The system kills what takes too much memory: try fewer workers (train.num_workers). "
         raise DatakitError(
             f"a loader worker {how} while the next batch was waited for",
-            hint=(memory if codes[0] == -signal.SIGKILL else "") + "The same command continues",
+            hint=(memory if code == -signal.SIGKILL else "") + "The same command continues",
         ) from None
 
 

@@ -72,7 +72,7 @@ def test_an_empty_input(clean_room: Path) -> None:
 
     answer = datakit("pack", "raw.jsonl", "data")
 
-    assert told(answer) == (1, "error: raw.jsonl is empty: it holds no records\n")
+    assert told(answer) == (1, "error: raw.jsonl: is empty\nhint: Fetch it again, or move it away\n")
     assert names(clean_room) == {"raw.jsonl"}
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -332,9 +333,24 @@ def test_a_worker_that_dies_while_nobody_waits_for_it_disturbs_nothing(dataset: 
     worker = next(batches)
 
     os.kill(worker, signal.SIGKILL)
-    psutil.Process(worker).wait(60)
+    while psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
 
     with pytest.raises(DatakitError, match="signal 9"):
+        list(batches)
+    loader.close()
+
+
+def test_a_worker_whose_end_somebody_else_was_told_is_an_error_too(dataset: Dataset) -> None:
+    """A program that waits for any child takes the news away; the loop still ends."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    batches = iter(loader)
+    worker = next(batches)
+
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+
+    with pytest.raises(DatakitError, match="a loader worker is gone"):
         list(batches)
     loader.close()
 

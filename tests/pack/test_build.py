@@ -306,7 +306,7 @@ def test_an_empty_input_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "raw.jsonl").write_bytes(data)
     (tmp_path / "folder").mkdir()
 
-    with pytest.raises(InputError, match=r"raw\.jsonl is empty: it holds no records"):
+    with pytest.raises(InputError, match=r"raw\.jsonl(: is empty\.| is empty: it holds no records)"):
         small_pack(tmp_path / "raw.jsonl", tmp_path / "ds")
     with pytest.raises(InputError, match="folder is empty: it holds no files"):
         small_pack(tmp_path / "folder", tmp_path / "ds")

@@ -185,7 +185,7 @@ def test_pulls_bring_the_newest_and_say_what_failed(tmp_path: Path) -> None:
         tmp_path,
         request | {"source": str(tmp_path / "cold"), "after": None},
         request | {"source": str(tmp_path / "cold"), "after": "step-00000003"},
-        request | {"source": "ftp://x", "after": None},
+        request | {"source": "nosuch://x", "after": None},
     )
 
     assert [(answer["event"], answer.get("name")) for answer in answers] == [
@@ -215,7 +215,7 @@ def test_the_process_ignores_ctrl_c_and_works_on_when_nobody_listens(faulty: Fau
     assert agent.stdin is not None
     assert agent.stdout is not None
     agent.stdin.write(
-        json.dumps({"op": "pull", "source": "ftp://x", "dest": "x", "pattern": "*", "after": None}) + "\n"
+        json.dumps({"op": "pull", "source": "nosuch://x", "dest": "x", "pattern": "*", "after": None}) + "\n"
     )
     agent.stdin.flush()
     agent.stdout.readline()

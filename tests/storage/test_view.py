@@ -254,7 +254,7 @@ def test_a_place_that_is_no_dataset_says_so(tmp_path: Path, s3: S3Server, bucket
     with pytest.raises(NotFound, match="bucket s3://no-such-bucket does not exist"):
         open_view("s3://no-such-bucket/ds")
     with pytest.raises(UsageError, match="a scheme that datakit does not know"):
-        open_view("ftp://host/ds")
+        open_view("nosuch://host/ds")
     with pytest.raises(InputError, match="is a checkpoint, not a dataset"):
         _ = open_view(tmp_path / "step-00000001").contents
 

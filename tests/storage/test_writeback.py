@@ -357,7 +357,7 @@ def test_a_state_that_is_not_ours_is_passed_over(tmp_path: Path) -> None:
 
 def test_an_error_keeps_its_class_on_its_way_from_the_agent(tmp_path: Path) -> None:
     """Wrong usage is wrong usage, not a failure of the agent."""
-    back = WriteBack("ftp://x", queue_dir=tmp_path / "queue")
+    back = WriteBack("nosuch://x", queue_dir=tmp_path / "queue")
     back.start()
 
     with pytest.raises(UsageError, match="does not know"):

@@ -572,7 +572,7 @@ def test_what_is_wrong_from_the_start_leaves_no_run(
     write_dataset(tmp_path / "raw", [datakit_sample(n) for n in range(8)])
     write_dataset(tmp_path / "few", token_samples(2))
     data = {name: tmp_path / name for name in ("absent", "raw", "few")}.get(wrong, tokens_dir)
-    options: dict[str, Any] = {"word": {"resume": "maybe"}, "url": {"write_back": "ftp://x"}}.get(wrong, {})
+    options: dict[str, Any] = {"word": {"resume": "maybe"}, "url": {"write_back": "nosuch://x"}}.get(wrong, {})
 
     with pytest.raises((datakit.InputError, datakit.UsageError)):
         run_here(data, tmp_path / "no" if wrong == "model" else base_dir, tmp_path / "run", **options)
