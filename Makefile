@@ -7,8 +7,8 @@ BIN    := .venv/bin
 LOCK   := $(shell { cat requirements.lock; pwd; } | sha256sum | cut -c1-16)
 STAMP  := .venv/.locked-$(LOCK)
 
-# a file's tests run in one process, one after the other; three processes on two cores, because half of a test is waiting
-SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# a file's tests run in one process, one after the other; a process a core: a third one took the tests over 4 GB of memory
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test prove check bench docs clean
 

@@ -59,7 +59,7 @@ def forget_what_is_lost() -> None:
     """Remove each receipt of something that the bucket does not hold any more, so that DVC has it sent again."""
     for path in [*Path("data").glob("publish-*.json"), Path("data/train.json")]:
         try:
-            result = json.loads(path.read_bytes())["result"]
+            result = json.loads(path.read_bytes())["result"] or {}  # none: the command ended early
             checkpoints = [f"{result['write_back']}/{one['name']}" for one in result.get("checkpoints", ())]
             whole = all(map(is_held, [result.get("adapter_copy") or result["destination"], *checkpoints]))
         except (OSError, ValueError, KeyError, TypeError):

@@ -61,3 +61,16 @@ def test_a_receipt_of_what_the_bucket_lost_is_removed(pipelines: Path, clean_roo
 
     assert (data / "train.json").exists() == (lost == "nothing")
     assert (data / "publish-train.json").exists() == (lost != "bucket")
+
+
+@pytest.mark.parametrize("left", ["", "{", '{"result": null}', '{"result": {}}', "[]", '{"result": []}'])
+def test_a_receipt_of_a_command_that_ended_early_is_removed(pipelines: Path, clean_room: Path, left: str) -> None:
+    """An interrupted training leaves an object without a result, a killed one a torn file; neither stops the demo."""
+    demo = importlib.import_module("demo")
+    receipt = clean_room / "data" / "train.json"
+    receipt.parent.mkdir()
+    receipt.write_text(left)
+
+    demo.forget_what_is_lost()
+
+    assert not receipt.exists()
