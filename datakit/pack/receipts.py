@@ -273,6 +273,7 @@ class Memory:
             wanted = {f"{receipt.built.shard.sha256}.tar": at[receipt.task] for receipt in receipts} if links else {}
             self._keep(wanted)
             (self.root / PLAN).unlink(missing_ok=True)
+            disk.sweep(self.root)  # what a kill left of `known.json` or `plan.json` in the making
             for room in (self._built, *self.root.glob("work-*-of-*")):  # of shares that were killed and not run again
                 disk.remove(room)
 
