@@ -6,17 +6,19 @@ error, in the loop that reads and nowhere else, and never a wait without end; cl
 stopped. torch itself raises out of a signal handler, wherever the program happens to be: it is told not to watch.
 
 Uses the DataLoader's own iterator beyond its public face, which has no way to end its workers or to ask them twice
-(torch 2.7 to 2.9: `_try_get_data`, `_shutdown_workers`, `_worker_pids_set`).
+(torch 2.7 to 2.13: `_try_get_data`, `_data_queue`, `_worker_result_queue`, `_shutdown_workers`, `_worker_pids_set`).
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
@@ -81,7 +83,8 @@ class Workers(Generic[T]):
             DatakitError: A worker was killed, or ended by itself.
         """
         try:
-            running = iter(self._loader)
+            with _sigterm_blocked():  # the workers are born with it: see `_begin`
+                running = iter(self._loader)
             _take_over(running, self._on_wait)
             yield from running
         except BaseException:
@@ -103,12 +106,70 @@ class Workers(Generic[T]):
                 worker.join(POLL_S)
 
 
+class _Inbox:
+    """What the workers have made, taken in by a thread of its own.
+
+    To take over a tensor is to ask its worker for a file descriptor, and a pipe may hold half a batch: from a worker
+    that is stopped neither ever comes, and the trainer has to hear its signals all the same.
+
+    Args:
+        source: The queue that the workers fill.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._take_in, name="datakit-inbox", daemon=True)
+        self._thread.start()
+
+    def get(self, timeout: float) -> Any:
+        """The next thing.
+
+        Raises:
+            queue.Empty: Nothing came within `timeout` seconds.
+            Exception: What taking it in raised.
+        """
+        made = self._made.get(timeout=timeout)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def leave(self) -> None:
+        """Take in no more; the thread ends within a moment."""
+        self._left.set()
+
+    def close(self) -> None:
+        """Close the queue, of workers that have ended."""
+        self.leave()
+        self._source._writer.close()  # so that a wait for the rest of a message ends
+        self._thread.join(2 * POLL_S)
+        if not self._thread.is_alive():  # another program would soon have the number of a file it still reads
+            self._source.close()
+
+    def _take_in(self) -> None:
+        while not self._left.is_set():
+            try:
+                made = self._source.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+            except Exception as error:  # noqa: BLE001 -- raised again by `get`, in the loop that waits
+                made = error
+            self._made.put(made)
+            if isinstance(made, Exception):
+                return
+
+
 def _take_over(running: Any, on_wait: Callable[[], None]) -> None:
     """Wait in our own way, and keep torch from raising out of its SIGCHLD handler."""
     if running._worker_pids_set:
         watch: Any = torch.utils.data._utils.signal_handling
         watch._remove_worker_pids(id(running))
         running._worker_pids_set = False
+        if not running._pin_memory:  # else torch has such a thread itself
+            inbox = _Inbox(running._data_queue)
+            running._data_queue = inbox
+            weakref.finalize(running, inbox.leave)
         running._get_data = partial(_get, weakref.ref(running), on_wait)  # no cycle: see `loader._Plan`
 
 
@@ -149,14 +210,28 @@ def _abandon(running: Any) -> None:
     running._shutdown = True
     for worker in running._workers:
         worker.kill()
+    running._worker_result_queue.cancel_join_thread()
     if hasattr(running, "_pin_memory_thread"):
         running._pin_memory_thread_done_event.set()
         running._pin_memory_thread.join(2 * torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL)
-    for queue in (running._worker_result_queue, *running._index_queues):
-        queue.cancel_join_thread()
-        queue.close()
+        running._worker_result_queue.close()
+    elif isinstance(running._data_queue, _Inbox):
+        running._data_queue.close()
+    for indexes in running._index_queues:
+        indexes.cancel_join_thread()
+        indexes.close()
     for worker in running._workers:
         worker.join(POLL_S)
+
+
+@contextmanager
+def _sigterm_blocked() -> Iterator[None]:
+    """What is forked meanwhile never hears SIGTERM, nor do threads that libraries start in it before `_begin`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(worker: int) -> None:  # noqa: ARG001 -- torch passes the worker's number

@@ -283,6 +283,30 @@ def test_workers_ignore_the_signals_of_a_preemption(dataset: Dataset) -> None:
     assert len(rest) == COUNT // 2 - 1
 
 
+BUSY_CHILDREN = """
+import os, signal, sys, threading, time, datakit
+os.register_at_fork(after_in_child=lambda: threading.Thread(target=time.sleep, args=(99,), daemon=True).start())
+data = datakit.open_dataset(sys.argv[1])
+batches = iter(datakit.Loader(data, batch_size=2, num_workers=1, collate=lambda items: os.getpid()))
+os.system(f"kill {next(batches)}")
+print(len(list(batches)))
+"""
+
+
+def test_workers_ignore_sigterm_with_threads_that_a_library_starts_in_them(dataset: Dataset) -> None:
+    """Some start theirs anew right after a fork, before a worker can say anything: a signal may come to any thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY_CHILDREN, str(dataset.path)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, f"{COUNT // 2 - 1}\n"), done.stderr
+
+
 def test_workers_end_at_the_sigterm_of_their_own_trainer(dataset: Dataset) -> None:
     """It is what torch and multiprocessing send when nothing else is heard, and then they wait for the end."""
     loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
@@ -392,6 +416,30 @@ def test_a_wait_for_a_stopped_worker_can_be_given_up(dataset: Dataset) -> None:
     loader.close()
 
     assert consumed <= 6  # what was ready before it was stopped
+    assert set(multiprocessing.active_children()) <= set(before)
+
+
+class Stopping:
+    """Stops the worker that made it while the trainer takes it over."""
+
+    def __reduce__(self) -> Any:
+        return os.kill, (os.getpid(), signal.SIGSTOP)
+
+
+def stopping_then_tensor(items: list[Item]) -> list[Any]:
+    return [Stopping(), torch.zeros(len(items))]
+
+
+def test_a_wait_for_the_rest_of_a_batch_can_be_given_up(dataset: Dataset) -> None:
+    """Half a batch has come when its worker stops: torch asks that worker for each tensor, and waits for its answer."""
+    loader = Loader(dataset, batch_size=2, num_workers=1, collate=stopping_then_tensor, on_wait=give_up)
+    before = multiprocessing.active_children()
+
+    with pytest.raises(GiveUp):
+        list(loader)
+    loader.close()
+
+    assert loader.cursor.samples == 0
     assert set(multiprocessing.active_children()) <= set(before)
 
 

@@ -166,6 +166,8 @@ def test_the_list_of_a_living_dvc_stays(tmp_path: Path, pipelines: Path, monkeyp
     rwlock.parent.mkdir(parents=True)
     living = subprocess.Popen(["sh", "-c", "sleep 99; : dvc repro"])
     other = subprocess.Popen(["sleep", "99"])
+    while not psutil.Process(living.pid).cmdline():  # empty for a moment after the program was exchanged
+        time.sleep(0.001)
     try:
         rwlock.write_text(f'{{"read": {{"/a": [{{"pid": {living.pid}, "cmd": "dvc repro"}}]}}}}')
         mend.mend_dvc()
