@@ -20,7 +20,7 @@ from typing import Any
 import datakit
 from datakit.cli import frame
 from datakit.pack import cut, tokenize
-from datakit.pack.scan import scan
+from datakit.source.scan import scan
 from datakit.storage.disk import write_atomic
 
 

@@ -27,17 +27,17 @@ from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew, Engine, cores
-from datakit.pack.fetching import Fetched, fetched
-from datakit.pack.listing import list_records
-from datakit.pack.naming import Naming
 from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
-from datakit.pack.records import Records
-from datakit.pack.reports import LeftOut, settle
 from datakit.pack.result import Counts, PackResult
-from datakit.pack.scan import Sources, is_remote, scan
 from datakit.pack.standing import refuse_leftovers
 from datakit.pack.work import Work
+from datakit.source.fetching import Fetched, fetched
+from datakit.source.listing import list_records
+from datakit.source.naming import Naming
+from datakit.source.records import Records
+from datakit.source.reports import LeftOut, settle
+from datakit.source.scan import Sources, is_remote, scan
 from datakit.storage import disk
 
 if TYPE_CHECKING:

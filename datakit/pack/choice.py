@@ -19,13 +19,13 @@ from datakit.events import Caution, Note, OnEvent
 from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, shard_size
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
 from datakit.pack.engines import Crew
-from datakit.pack.fetching import Fetched
-from datakit.pack.lines import Lines
 from datakit.pack.parent import open_parent
 from datakit.pack.planning import Plan, plan, sample_bytes
 from datakit.pack.prices import TABLE, price_at
-from datakit.pack.records import Records
 from datakit.pack.twins import Reading, known_digests, report, without_twins
+from datakit.source.fetching import Fetched
+from datakit.source.lines import Lines
+from datakit.source.records import Records
 from datakit.storage.commit import read_manifest
 from datakit.storage.view import View
 from datakit.units import format_bytes, format_count

@@ -25,9 +25,9 @@ from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash, split_name
 from datakit.data.shard import Part, Row, sample_digest
 from datakit.errors import IntegrityError
-from datakit.pack.records import MAX_KEY_BYTES
-from datakit.pack.troubles import Trouble
 from datakit.pack.writing import Totals
+from datakit.source.records import MAX_KEY_BYTES
+from datakit.source.troubles import Trouble
 from datakit.storage.disk import at_door, map_file
 
 DIGEST_BYTES = 4 * 2**20

@@ -22,7 +22,7 @@ from datakit.data.keys import key_hash
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import NotFound, UsageError
 from datakit.pack.cut import NOWHERE
-from datakit.pack.records import Records
+from datakit.source.records import Records
 from datakit.storage.view import View, open_view
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from datakit.errors import InputError
 from datakit.pack.cut import PackSettings, check_name, cut, stick
 from datakit.pack.parent import Homes, find_homes
 from datakit.pack.receipts import task_of
-from datakit.pack.records import Records
+from datakit.source.records import Records
 from datakit.storage.view import View
 
 _CHUNK = 2**16

@@ -33,10 +33,10 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine, cores
 from datakit.pack.foreign import Indexed, Tar, index_tar
-from datakit.pack.scan import local_directory
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
-from datakit.pack.troubles import LISTED, Trouble, listing
 from datakit.pack.writing import Totals
+from datakit.source.scan import local_directory
+from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
 

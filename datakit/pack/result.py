@@ -9,7 +9,7 @@ from pathlib import Path
 from datakit.pack.advice import Change, ShardSize
 from datakit.pack.choice import Choice
 from datakit.pack.prices import RequestPrice
-from datakit.pack.reports import LeftOut
+from datakit.source.reports import LeftOut
 
 
 @dataclass(frozen=True, slots=True)

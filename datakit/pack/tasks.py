@@ -17,11 +17,11 @@ from pathlib import Path
 from datakit.data.index import index_name
 from datakit.events import OnEvent, Progress
 from datakit.pack.engines import Crew
-from datakit.pack.fetching import Fetched, release, spool_of
 from datakit.pack.planning import PlannedShard
 from datakit.pack.receipts import Memory, Receipt
-from datakit.pack.records import Batch, Records
 from datakit.pack.writing import BuiltShard, write_shard
+from datakit.source.fetching import Fetched, release, spool_of
+from datakit.source.records import Batch, Records
 from datakit.storage import disk
 
 _SYNCERS = 2

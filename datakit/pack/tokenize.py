@@ -30,7 +30,6 @@ from datakit.errors import InputError, IntegrityError, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.cut import check_name
 from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
-from datakit.pack.scan import local_directory
 from datakit.pack.standing import kept, standing_shards
 from datakit.pack.tokenizer import Tokenizer
 from datakit.pack.writing import (
@@ -42,6 +41,7 @@ from datakit.pack.writing import (
     sync_shard,
     write_shard,
 )
+from datakit.source.scan import local_directory
 from datakit.storage.commit import Staging, check_place, commit, read_manifest
 from datakit.storage.disk import make_dirs, map_file
 from datakit.storage.indexes import open_index

@@ -24,9 +24,9 @@ from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
 from datakit.pack.engines import Crew
-from datakit.pack.fetching import Fetched, release, spool_of
-from datakit.pack.records import Batch, Records
-from datakit.pack.troubles import LISTED
+from datakit.source.fetching import Fetched, release, spool_of
+from datakit.source.records import Batch, Records
+from datakit.source.troubles import LISTED
 from datakit.units import format_count, format_number_of
 
 DIGEST_BYTES = 16

@@ -21,16 +21,16 @@ from datakit.errors import NoSpace
 from datakit.events import Note, OnEvent, Progress
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew
-from datakit.pack.fetching import Fetched
 from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, place
-from datakit.pack.records import Records
 from datakit.pack.result import PackedDataset
 from datakit.pack.sidecars import write_side_files
 from datakit.pack.standing import Found, reusable
 from datakit.pack.tasks import Job, build_all
 from datakit.pack.twins import DIGEST_BYTES, report
 from datakit.pack.writing import BuiltShard, describe, name_shards
+from datakit.source.fetching import Fetched
+from datakit.source.records import Records
 from datakit.storage import disk
 from datakit.storage.commit import Staging, check_place, commit
 from datakit.storage.disk import map_file

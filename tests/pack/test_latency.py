@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from datakit.pack.build import pack
-from datakit.pack.fetching import CONCURRENCY
+from datakit.source.fetching import CONCURRENCY
 from support.latent import body, latent
 from support.packing import samples_of
 

@@ -1,0 +1,192 @@
+"""files: a folder as a table; a record is the files that share a stem.
+
+Of a record the table keeps its key, which parts it has (most have the same), and each part's size and the time of its
+last change. Files are not read while they are listed. When they are, size and time must be what was listed, before and
+after: a file that was written to in between is refused. Of a file that came from a store its version was seen to while
+it was fetched, so only the size is looked at again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.shard import BLOCK_BYTES, Sample
+from datakit.events import Caution, Note
+from datakit.source.lines import changed
+from datakit.source.naming import Naming
+from datakit.source.records import KeyColumn, Positions
+from datakit.source.troubles import Trouble
+
+
+class Kind(NamedTuple):
+    """The parts that a sample of a folder has, sorted, and how each file's name goes on after the key and a dot."""
+
+    parts: tuple[str, ...]
+    suffixes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Files:
+    """Records of a folder, in the order of their keys.
+
+    Attributes:
+        root: The folder.
+        naming: How names were cut.
+        timed: Whether stamps are times of change of the files that will be read.
+        keys: Their names.
+        kinds: Which parts there are together.
+        kind_of: Which of the kinds each is.
+        firsts: Place of each record's first part in the two columns below; one more than there are records.
+        sizes: Bytes of each part.
+        stamps: What tells the version of each part.
+        troubles: Files that cannot be packed.
+        remarks: What a user should be told.
+    """
+
+    root: str
+    naming: Naming
+    timed: bool
+    keys: KeyColumn
+    kinds: tuple[Kind, ...]
+    kind_of: npt.NDArray[np.int32]
+    firsts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    stamps: npt.NDArray[np.uint64]
+    troubles: tuple[Trouble, ...] = ()
+    remarks: tuple[Note | Caution, ...] = ()
+    exact: bool = field(default=False, init=False)
+
+    @property
+    def part_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each."""
+        return sums(self.sizes, self.firsts)
+
+    @property
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes that each takes in a shard."""
+        return sums(self.sizes + BLOCK_BYTES + -self.sizes % BLOCK_BYTES, self.firsts)
+
+    @property
+    def part_counts(self) -> Mapping[str, int]:
+        """How many records have a part, by its name."""
+        counts: Counter[str] = Counter()
+        for number, count in enumerate(np.bincount(self.kind_of, minlength=len(self.kinds)).tolist()):
+            counts.update(dict.fromkeys(self.kinds[number].parts, count))
+        return dict(sorted(counts.items()))
+
+    def signatures(self, positions: Positions) -> list[bytes]:
+        """16 bytes for each of some: BLAKE2b over name, size and stamp of each of its parts."""
+        return self.take(positions).signatures()
+
+    def newest_ns(self, positions: Positions) -> int:
+        """When the last of the files of some was changed, in ns since 1970; 0 where stamps are no times."""
+        return int(self.take(positions).stamps.max(initial=0)) if self.timed else 0
+
+    def take(self, positions: Positions) -> FileBatch:
+        """Some of them, in this order."""
+        counts = np.diff(self.firsts)[positions]
+        firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        picked = np.repeat(self.firsts[positions] - firsts[:-1], counts) + np.arange(int(counts.sum()))
+        return FileBatch(
+            root=self.root,
+            naming=self.naming,
+            timed=self.timed,
+            kinds=self.kinds,
+            keys=self.keys.chosen(positions, hashed=False),
+            kind_of=self.kind_of[positions],
+            sizes=self.sizes[picked],
+            stamps=self.stamps[picked],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileBatch:
+    """Some records of a folder; where there is a spool, their files lie in it one behind the other."""
+
+    root: str
+    naming: Naming
+    timed: bool
+    kinds: tuple[Kind, ...]
+    keys: KeyColumn
+    kind_of: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int64]
+    stamps: npt.NDArray[np.uint64]
+    spool: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def samples(self) -> Iterator[Sample]:
+        """The files' bytes, each of the size and time that it was listed with."""
+        if self.spool is not None:
+            yield from self._spooled(self.spool)
+            return
+        stamps = self.stamps.tolist() if self.timed else [None] * len(self.stamps)
+        sizes = self.sizes.tolist()
+        at = 0
+        for key, kind in self._rows():
+            stem = f"{self.root}/{self.naming.stem(key)}."
+            parts = {}
+            for name, suffix in zip(kind.parts, kind.suffixes, strict=True):
+                parts[name] = _read(stem + suffix, sizes[at], stamps[at])
+                at += 1
+            yield Sample(key, parts)
+
+    def _spooled(self, spool: str) -> Iterator[Sample]:
+        sizes = iter(self.sizes.tolist())
+        with open(spool, "rb") as file:
+            for key, kind in self._rows():
+                parts = {}
+                for name in kind.parts:
+                    size = next(sizes)
+                    parts[name] = file.read(size)
+                    if len(parts[name]) != size:
+                        raise changed(spool)
+                yield Sample(key, parts)
+
+    def names(self) -> list[str]:
+        """Names of the files, below the folder."""
+        return [f"{self.naming.stem(key)}.{suffix}" for key, kind in self._rows() for suffix in kind.suffixes]
+
+    def signatures(self) -> list[bytes]:
+        """16 bytes a record: BLAKE2b over name, size and stamp of each of its parts."""
+        sizes, stamps = self.sizes.tolist(), self.stamps.tolist()
+        found, at = [], 0
+        for _, kind in self._rows():
+            digest = blake2b(digest_size=16)
+            for name in kind.suffixes:
+                digest.update(f"{name}\0{sizes[at]} {stamps[at]}\0".encode())
+                at += 1
+            found.append(digest.digest())
+        return found
+
+    def _rows(self) -> Iterator[tuple[str, Kind]]:
+        keys = self.keys.take(np.arange(len(self)))
+        return zip(keys, (self.kinds[kind] for kind in self.kind_of.tolist()), strict=True)
+
+
+def sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sums of the values between neighbouring places."""
+    return np.add.reduceat(values, firsts[:-1]) if len(values) else np.zeros(0, np.int64)
+
+
+def _read(path: str, size: int, stamp: int | None) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # one byte more than listed shows a file that has grown
+        data = os.read(descriptor, size + 1)
+        while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+            data += more
+        if len(data) != size or (stamp is not None and os.fstat(descriptor).st_mtime_ns != stamp):
+            raise changed(path)
+    finally:
+        os.close(descriptor)
+    return data

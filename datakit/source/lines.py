@@ -1,0 +1,245 @@
+"""lines: JSON lines as a table; a record is a line, whose bytes pass through untouched as the part `json`.
+
+Files are listed in spans of bytes that end at line feeds, each by a pure task, so that any number of workers gives the
+same table. Of a record the table keeps its place, its size and the digest of its bytes: 37 bytes, and the key's own.
+That every line is a JSON object with a usable key is seen while listing; a line whose bytes have changed by the time it
+is read is refused by its digest. A byte-order mark at a file's start is left out of the first record, and said.
+
+What it does not do: object storage and compression (`scan` lays such sources down as plain local files first).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
+from datakit.errors import InputError
+from datakit.events import Caution, Note
+from datakit.source.clashes import clashes
+from datakit.source.naming import JSON_PART, Naming
+from datakit.source.records import KeyColumn, Positions, Run, here, rows_of
+from datakit.source.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
+from datakit.source.troubles import Raw, Trouble
+from datakit.storage import disk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """Records of JSON lines, in their order.
+
+    Attributes:
+        files: Where they lie.
+        keys: Their names.
+        firsts: Position of each file's first record.
+        offsets: Where each begins in its file.
+        sizes: Bytes of each.
+        digests: `sample_digest` of each, a row of 16 bytes.
+        troubles: Lines that are no records.
+        remarks: What a user should be told.
+        twins: How many lines were left out because an earlier one is the same.
+    """
+
+    files: tuple[LineFile, ...]
+    keys: KeyColumn
+    firsts: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.uint32]
+    digests: npt.NDArray[np.uint8]
+    troubles: tuple[Trouble, ...] = ()
+    remarks: tuple[Note | Caution, ...] = ()
+    twins: int = 0
+    exact: bool = field(default=True, init=False)
+
+    @property
+    def part_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each."""
+        return self.sizes.astype(np.int64)
+
+    @property
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes that each takes in a shard, without bundles."""
+        sizes = self.part_bytes
+        sizes += BLOCK_BYTES + -sizes % BLOCK_BYTES
+        return sizes
+
+    @property
+    def part_counts(self) -> Mapping[str, int]:
+        """Every record has its one part."""
+        return {JSON_PART: len(self.keys)} if len(self.keys) else {}
+
+    def where(self, positions: Sequence[int]) -> dict[int, str]:
+        """Where records came from, by position, as a person would look them up: `chat.jsonl:12`."""
+        wanted = np.unique(np.array(positions, np.int64))
+        found: dict[int, str] = {}
+        file_of = self._file_of(wanted)
+        for number in np.unique(file_of).tolist():
+            its = wanted[file_of == number]
+            found.update(zip(its.tolist(), places(self.files[number], self.offsets[its].tolist()), strict=True))
+        return found
+
+    def signatures(self, positions: Positions) -> list[bytes]:
+        """`sample_digest` of some."""
+        return rows_of(self.digests, positions)
+
+    def newest_ns(self, positions: Positions) -> int:  # noqa: ARG002 -- of the protocol
+        """0: signatures are digests."""
+        return 0
+
+    def take(self, positions: Positions) -> LineBatch:
+        """Some of them, in this order."""
+        return LineBatch(
+            files=self.files,
+            keys=self.keys.chosen(positions, hashed=False),
+            file_of=self._file_of(positions).astype(np.min_scalar_type(len(self.files))),
+            offsets=self.offsets[positions],
+            sizes=self.sizes[positions],
+            digests=self.digests[positions],
+        )
+
+    def raw(self, position: int) -> Raw:
+        """The bytes of one."""
+        file = self.files[int(self._file_of(np.array([position]))[0])]
+        return Raw(file.name, file.path, int(self.offsets[position]), int(self.sizes[position]))
+
+    def _file_of(self, positions: Positions) -> npt.NDArray[np.int32]:
+        return (self.firsts.searchsorted(positions, "right") - 1).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineBatch:
+    """Some lines."""
+
+    files: tuple[LineFile, ...]
+    keys: KeyColumn
+    file_of: npt.NDArray[np.unsignedinteger]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.uint32]
+    digests: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def samples(self) -> Iterator[Sample]:
+        """The lines' bytes, each compared with the digest that it was listed with."""
+        everything = np.arange(len(self))
+        rows = zip(
+            self.keys.take(everything),
+            self.file_of.tolist(),
+            self.offsets.tolist(),
+            self.sizes.tolist(),
+            rows_of(self.digests, everything),
+            strict=True,
+        )
+        opened, descriptor = -1, -1
+        try:
+            for key, number, offset, size, digest in rows:
+                if number != opened:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1  # if the next file is gone, none is open
+                    descriptor, opened = os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC), number
+                parts = {JSON_PART: disk.read_all(descriptor, size, offset)}
+                if sample_digest(parts) != digest:
+                    raise changed(*places(self.files[number], [offset]))
+                yield Sample(key, parts)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def changed(where: str) -> InputError:
+    """The error of a source that is not what it was when it was listed."""
+    return InputError(
+        f"{where} changed while it was packed", hint="Pack again when nothing writes there", subject=where
+    )
+
+
+def list_lines(
+    files: Sequence[LineFile],
+    *,
+    naming: Naming | None = None,
+    limit: int = MANY,
+    run: Run = here,
+    troubles: Sequence[Trouble] = (),
+    drop_twins: bool = False,
+) -> Lines:
+    """The records of JSON lines, in order; blank lines are none.
+
+    Lines that are no records are the table's troubles: not a JSON object, a key that cannot name a sample, or one that
+    an earlier record has.
+
+    Args:
+        files: Plain JSON lines files.
+        naming: How records are named; one without the field, by a hash of its bytes.
+        limit: More offenders than this in one span end its listing: the pack will stop.
+        run: What runs the tasks.
+        troubles: What is known not to be readable.
+        drop_twins: Whether a line that repeats an earlier one byte for byte is left out and no offender.
+    """
+    spans = spans_of(files, naming=naming or Naming(), limit=limit)
+    pieces = list(run(list_span, spans))
+    firsts = np.zeros(len(files), np.int64)
+    for span, piece in zip(spans, pieces, strict=True):
+        firsts[span.number + 1 :] += len(piece.lengths)
+    lines = Lines(
+        files=tuple(files),
+        keys=KeyColumn.joined(
+            b"".join(_column(pieces, "keys")),
+            np.concatenate(_column(pieces, "lengths") or [np.zeros(0, np.uint8)]),
+            np.concatenate(_column(pieces, "hashes") or [np.zeros(0, np.uint64)]),
+        ),
+        firsts=firsts,
+        offsets=np.concatenate(_column(pieces, "offsets") or [np.zeros(0, np.int64)]),
+        sizes=np.concatenate(_column(pieces, "sizes") or [np.zeros(0, np.uint32)]),
+        digests=np.concatenate(_column(pieces, "digests") or [np.zeros((0, DIGEST_BYTES), np.uint8)]),
+        troubles=(*troubles, *troubles_of(spans, pieces)),
+        remarks=(
+            *(Note(f"{file.name} is a JSON array; its items are the records") for file in files if file.is_array),
+            *(remark for piece in pieces for remark in piece.remarks),
+        ),
+    )
+    return _without_clashes(lines, drop_twins=drop_twins)
+
+
+def _column(pieces: Sequence[Piece], name: str) -> list[Any]:
+    """One column of all pieces, which let go of it: while a table is joined, no more than a column exists twice."""
+    column = [getattr(piece, name) for piece in pieces]
+    for piece in pieces:
+        setattr(piece, name, None)
+    return column
+
+
+def _without_clashes(lines: Lines, *, drop_twins: bool) -> Lines:
+    found = clashes(lines.keys)
+    if not found:
+        return lines
+    where = lines.where([position for clash in found for position in (clash.position, clash.earlier)])
+    hint = "Give each record a key of its own, or set pack.key_field to the field that does"
+    twins = [bool((lines.digests[clash.position] == lines.digests[clash.earlier]).all()) for clash in found]
+    troubles = [
+        clash.trouble(
+            where=where[clash.position],
+            earlier=where[clash.earlier],
+            hint=f"{hint}; or keep the first of equal lines: --dedupe drop" if twin else hint,
+            raws=(lines.raw(clash.position),),
+        )
+        for clash, twin in zip(found, twins, strict=True)
+        if not (twin and drop_twins)
+    ]
+    kept = np.delete(np.arange(len(lines.keys)), [clash.position for clash in found])
+    return replace(
+        lines,
+        keys=lines.keys.chosen(kept),
+        firsts=kept.searchsorted(lines.firsts),
+        offsets=lines.offsets[kept],
+        sizes=lines.sizes[kept],
+        digests=lines.digests[kept],
+        troubles=(*lines.troubles, *troubles),
+        twins=sum(twins) if drop_twins else 0,
+    )

@@ -1,0 +1,79 @@
+"""listing: a source's table of records, whatever it holds, and whether what cannot be packed stops the pack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from datakit.source.fetching import Fetched
+from datakit.source.grouping import FoundFile, list_files
+from datakit.source.lines import list_lines
+from datakit.source.members import joined
+from datakit.source.naming import Naming
+from datakit.source.records import Records, Run, here
+from datakit.source.scan import Sources
+from datakit.source.spans import MANY, LineFile
+from datakit.source.tables import list_table, saved_files, table_tasks
+from datakit.source.tars import list_tar, tar_task
+from datakit.source.troubles import Trouble, refusal
+
+
+def list_records(
+    sources: Sources,
+    local: Fetched,
+    *,
+    naming: Naming | None = None,
+    on_error: Literal["stop", "skip", "quarantine"] = "stop",
+    max_errors: int = MANY,
+    drop_twins: bool = False,
+    run: Run = here,
+) -> Records:
+    """The records of a source; what cannot be packed is the table's troubles (see `troubles.settle`).
+
+    Args:
+        sources: Its files.
+        local: The same as plain local files.
+        naming: How records get their keys.
+        on_error: `stop` raises at offenders.
+        max_errors: How many offenders are tolerated otherwise; one kind of source looks for no more.
+        drop_twins: Whether lines that repeat an earlier one are left out.
+        run: What runs the tasks of the listing.
+
+    Raises:
+        InputError: Records cannot be packed, and are listed.
+    """
+    naming = naming or Naming()
+    limit = MANY if on_error == "stop" else max_errors
+    empty = {number for number, file in enumerate(local.lines) if not os.path.getsize(file.path)}
+    lines = [file for number, file in enumerate(local.lines) if number not in empty]
+    told = [*sources.troubles, *(Trouble(local.lines[n].name, "is empty", hint=_EMPTY) for n in sorted(empty))]
+    records: Records
+    if sources.kind == "jsonl":
+        records = list_lines(lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins)
+    elif sources.kind == "tar":
+        whole = [source for number, source in enumerate(sources.files) if number not in empty]
+        tars = [tar_task(file, source, local.root, naming) for file, source in zip(lines, whole, strict=True)]
+        records = joined(list(run(list_tar, tars)), troubles=told)
+    elif sources.kind != "files":
+        tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
+        records = joined(list(run(list_table, tables)), troubles=told)
+    else:
+        found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
+        records = list_files(
+            local.root, files=found, naming=naming, timed=not sources.is_remote, troubles=sources.troubles
+        )
+    if records.troubles and on_error == "stop":
+        raise refusal(records.troubles)
+    return records
+
+
+_EMPTY = "Fetch it again, or move it away"
+
+
+def _tables(sources: Sources, files: Sequence[LineFile], root: str) -> Sequence[LineFile]:
+    """The files that hold rows, in order; a saved dataset says which."""
+    if sources.kind != "hf":
+        return files
+    by_name = {file.name: file for file in files}
+    return [by_name[name] for name in saved_files(root, list(by_name))]

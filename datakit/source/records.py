@@ -1,0 +1,230 @@
+"""records: raw items as tables of keys and places; no byte is copied until a shard is built.
+
+A table is columns, because a dataset may have millions of records; a batch of a table is what travels to a worker.
+Every record is checked while it is listed, so that a bad line or name stops a pack before anything is written, and
+again when it is read: what has changed in between is refused.
+
+The tables are `lines` (JSON lines), `files` (a folder) and `members` (parts that lie inside other files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.keys import key_hash
+from datakit.errors import InputError
+from datakit.events import Caution, Note
+
+if TYPE_CHECKING:
+    from datakit.data.shard import Sample
+    from datakit.source.troubles import Trouble
+
+Positions = npt.NDArray[np.int64]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+MAX_KEY_BYTES = 255
+"""Bytes of UTF-8 in a key; USTAR's two name fields hold 256, of which a dot and a part take two at least."""
+
+_STRIDE_BITS = 6
+_STRIDE = 1 << _STRIDE_BITS
+"""Keys between two places that are kept: finding one adds up 32 lengths on average, and a place costs a bit a key."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyColumn:
+    """Keys as one text of UTF-8: 9.125 bytes a key besides its own, where a list of `str` takes about 60.
+
+    Attributes:
+        text: All keys, one after the other.
+        lengths: Bytes of each.
+        known_hashes: `key_hash` of each; None in a batch, which needs none.
+        places: Where every 64th key begins.
+
+    Example:
+        >>> KeyColumn.of(["cat", "dog"])[1]
+        'dog'
+    """
+
+    text: bytes
+    lengths: npt.NDArray[np.uint8]
+    known_hashes: npt.NDArray[np.uint64] | None
+    places: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> KeyColumn:
+        """A column of these keys.
+
+        Raises:
+            InputError: One has more than 255 bytes.
+        """
+        chosen = list(keys)
+        encoded = [key.encode() for key in chosen]
+        if (longest := max(map(len, encoded), default=0)) > MAX_KEY_BYTES:
+            raise InputError(f"a key of {longest} bytes; one has {MAX_KEY_BYTES} at most", hint="Shorten that name")
+        hashes = np.array([key_hash(key) for key in chosen], np.uint64)
+        return cls.joined(b"".join(encoded), np.array([len(key) for key in encoded], np.uint8), hashes)
+
+    @classmethod
+    def joined(cls, text: bytes, lengths: npt.NDArray[np.uint8], hashes: npt.NDArray[np.uint64] | None) -> KeyColumn:
+        """A column whose pieces are known: the text of all keys, bytes of each, `key_hash` of each."""
+        assert hashes is None or len(lengths) == len(hashes)
+        places = np.zeros(-(-len(lengths) // _STRIDE) + 1, np.int64)
+        if len(lengths):
+            np.cumsum(np.add.reduceat(lengths, np.arange(0, len(lengths), _STRIDE), dtype=np.int64), out=places[1:])
+        assert places[-1] == len(text)
+        return cls(text, lengths, hashes, places)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, position: int) -> str:
+        if not 0 <= position < len(self):
+            raise IndexError(position)
+        block = position >> _STRIDE_BITS
+        start = int(self.places[block]) + int(self.lengths[block << _STRIDE_BITS : position].sum(dtype=np.int64))
+        return self.text[start : start + int(self.lengths[position])].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _ITERATED):
+            yield from self.take(np.arange(start, min(start + _ITERATED, len(self))))
+
+    def take(self, positions: Positions) -> list[str]:
+        """Some of them, in this order."""
+        some = self.chosen(positions, hashed=False)
+        text = some.text.decode()
+        ends = np.cumsum(some.lengths, dtype=np.int64).tolist()
+        if len(text) == len(some.text):  # ASCII: places in the text are places in the bytes
+            return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return [some.text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+
+    def chosen(self, positions: Positions, *, hashed: bool = True) -> KeyColumn:
+        """A column of some of them, in this order, with their hashes or without."""
+        pieces = [self._text(positions[start : start + _ITERATED]) for start in range(0, len(positions), _ITERATED)]
+        hashes = self.known_hashes[positions] if hashed and self.known_hashes is not None else None
+        return KeyColumn.joined(b"".join(pieces), self.lengths[positions], hashes)
+
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """`key_hash` of each; not to be written to."""
+        assert self.known_hashes is not None
+        return self.known_hashes
+
+    def _text(self, positions: Positions) -> bytes:
+        """The text of some keys, which should not be many: in between it takes about a kilobyte for each."""
+        wide = self.lengths[positions].astype(np.int64)
+        before = np.cumsum(wide) - wide
+        picked = np.repeat(self._starts(positions) - before, wide) + np.arange(int(wide.sum()))
+        return np.frombuffer(self.text, np.uint8)[picked].tobytes()
+
+    def _starts(self, positions: Positions) -> npt.NDArray[np.int64]:
+        blocks = positions >> _STRIDE_BITS
+        cells = (blocks[:, None] << _STRIDE_BITS) + np.arange(_STRIDE)
+        within = cells < positions[:, None]
+        lengths = np.where(within, self.lengths[np.where(within, cells, 0)], 0)
+        starts: npt.NDArray[np.int64] = self.places[blocks] + lengths.sum(axis=1, dtype=np.int64)
+        return starts
+
+
+_ITERATED = 4096
+"""Keys that are looked up at once: some megabytes of places."""
+
+
+class Run(Protocol):
+    """Runs a pure function of a module over tasks and gives the results in their order: `here`, or an engine's map."""
+
+    def __call__(self, function: Callable[[Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]:
+        """Run it."""
+        ...
+
+
+def here(function: Callable[[Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]:
+    """Run tasks in this process, one after the other."""
+    return map(function, tasks)
+
+
+class Batch(Protocol):
+    """Some records of a table, in order, as a value that travels to a worker."""
+
+    def __len__(self) -> int: ...
+
+    def samples(self) -> Iterator[Sample]:
+        """The records with their bytes.
+
+        Raises:
+            InputError: A source is not what it was when it was listed.
+        """
+        ...
+
+
+class Records(Protocol):
+    """A table of raw records; their order is the source's."""
+
+    @property
+    def keys(self) -> KeyColumn:
+        """The unique name of each."""
+        ...
+
+    @property
+    def part_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each."""
+        ...
+
+    @property
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes that each takes in a shard, without bundles."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether signatures are sample digests, because listing meant reading; else they are of sizes and times."""
+        ...
+
+    @property
+    def part_counts(self) -> Mapping[str, int]:
+        """How many records have a part, by its name."""
+        ...
+
+    @property
+    def troubles(self) -> Sequence[Trouble]:
+        """What was left out of the table, in the source's order."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[Note | Caution]:
+        """What a user should be told about the source."""
+        ...
+
+    def signatures(self, positions: Positions) -> list[bytes]:
+        """16 bytes for each of some: they tell whether its content is what it was, without reading it again."""
+        ...
+
+    def newest_ns(self, positions: Positions) -> int:
+        """When the last change was of the files that signatures of some tell by their times, in ns since 1970, or 0."""
+        ...
+
+    def take(self, positions: Positions) -> Batch:
+        """Some of them, in this order."""
+        ...
+
+
+def lacking(counts: Mapping[str, int], total: int) -> list[Note | Caution]:
+    """What to say where some records lack a part that at least half of them have.
+
+    Args:
+        counts: How many records have a part, by its name.
+        total: How many records there are.
+    """
+    rare = [f"{total - count} lack {part}" for part, count in counts.items() if total > count >= total / 2]
+    return [Caution(f"of {total} samples, {', '.join(rare)}")] if rare else []
+
+
+def rows_of(table: npt.NDArray[np.uint8], positions: Positions) -> list[bytes]:
+    """Some rows of a table of bytes."""
+    width = table.shape[1]
+    data = table[positions].tobytes()
+    return [data[start : start + width] for start in range(0, len(data), width)]

@@ -1,0 +1,105 @@
+"""reports: what a pack left out, as a file beside its destination, and copies of it to be mended.
+
+`<dest>.errors.jsonl` has one object an offender: where it is, its key where it has one, what is wrong. With quarantine,
+`<dest>.quarantine/` also holds its bytes: lines in a file of their source's name, files as they were. A pack without
+offenders removes the report of an earlier one; what is in quarantine is the user's, and is only ever written over by a
+copy of the same name. Files in a store are named and not copied: they are still there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from datakit.errors import InputError
+from datakit.source.troubles import Raw, Trouble, listing
+from datakit.storage import disk
+
+_COPY_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a pack left out: how many offenders, where they are listed, where their bytes are copied."""
+
+    count: int = 0
+    report: Path | None = None
+    quarantine: Path | None = None
+
+
+def settle(
+    troubles: Sequence[Trouble],
+    *,
+    dest: Path,
+    on_error: Literal["stop", "skip", "quarantine"],
+    max_errors: int,
+    dry_run: bool = False,
+) -> LeftOut:
+    """Report what was left out, and see that it is not too much.
+
+    Args:
+        troubles: The offenders.
+        dest: The destination, which the report is named after.
+        on_error: `quarantine` copies their bytes.
+        max_errors: How many may be left out.
+        dry_run: Write nothing.
+
+    Raises:
+        InputError: There are more than may be left out; the report is written all the same.
+    """
+    report, folder = dest.with_name(f"{dest.name}.errors.jsonl"), dest.with_name(f"{dest.name}.quarantine")
+    if not troubles:
+        if not dry_run:
+            report.unlink(missing_ok=True)
+        return LeftOut()
+    if not dry_run:
+        disk.make_dirs(dest.parent)
+        disk.write_atomic(report, b"".join(map(_line, troubles)))
+    if len(troubles) > max_errors:
+        places = listing([str(trouble) for trouble in troubles], "record")
+        raise InputError(
+            f"{places} cannot be packed, more than --max-errors {max_errors}",
+            hint="Mend them, or allow more" if dry_run else f"All are listed in {report}: mend them, or allow more",
+            subject=len(troubles),
+        )
+    if on_error != "quarantine" or dry_run:
+        return LeftOut(len(troubles), None if dry_run else report)
+    _copy([raw for trouble in troubles for raw in trouble.raws], folder)
+    return LeftOut(len(troubles), report, folder)
+
+
+def _line(trouble: Trouble) -> bytes:
+    # the standard library's, because names may hold bytes that are no UTF-8
+    value = {"where": trouble.where, "key": trouble.key, "problem": trouble.problem}
+    return json.dumps(value).encode() + b"\n"
+
+
+def _copy(raws: Sequence[Raw], folder: Path) -> None:
+    """Copy each once: files whole, lines behind each other in a file of their source's name."""
+    by_name: dict[str, list[Raw]] = {}
+    for raw in dict.fromkeys(raws):
+        by_name.setdefault(raw.name, []).append(raw)
+    for name, its in by_name.items():
+        target = folder / name
+        disk.make_dirs(target.parent)
+        with disk.atomic_file(target) as copy:
+            for raw in its:
+                with disk.at_door(raw.path), open(raw.path, "rb") as source:
+                    _copy_bytes(source, raw, copy)
+
+
+def _copy_bytes(source: BinaryIO, raw: Raw, copy: BinaryIO) -> None:
+    if raw.size is None:
+        shutil.copyfileobj(source, copy, _COPY_BYTES)
+        return
+    source.seek(raw.offset, os.SEEK_SET)
+    left = raw.size
+    while left and (data := source.read(min(left, _COPY_BYTES))):
+        copy.write(data)
+        left -= len(data)
+    copy.write(b"\n")

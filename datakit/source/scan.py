@@ -1,0 +1,198 @@
+"""scan: what a source holds, as a value that can be printed, compared and kept beside a dataset.
+
+A source is a file, a folder, or a prefix of a store. Names are below the source and sorted, so the listing of the same
+files is the same bytes anywhere; a fingerprint is a local file's md5, or the ETag that the store gave without a request
+of its own. Nothing is read for a listing but what fingerprints of local files need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from datakit.data.index import index_name
+from datakit.errors import InputError, NotFound, UsageError
+from datakit.source.kinds import Kind, kind_of, plain_name, used
+from datakit.source.trees import SourceFile, shown, walk
+from datakit.source.troubles import Trouble
+from datakit.storage.access import SCHEMES, refuse_slips
+from datakit.storage.retry import Pace, PatientStore
+
+if TYPE_CHECKING:
+    from datakit.storage.access import StoreOptions
+
+RETRIES = 5
+"""Tries beyond the first for one request, as in `sync`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The files of a source, sorted by name.
+
+    Attributes:
+        url: The source as it was named.
+        kind: What it holds.
+        files: The files that records are read from.
+        requests: Requests that listing it took.
+        single: Whether the source is one object, not what lies below a prefix.
+        beside: Indexes that lie beside tars, and tell what is in them.
+        troubles: What lies there and cannot be read.
+    """
+
+    url: str
+    kind: Kind
+    files: tuple[SourceFile, ...]
+    requests: int = 0
+    single: bool = False
+    beside: tuple[SourceFile, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in a store."""
+        return is_remote(self.url)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """Deterministic JSON of the files; the place they lie in is left out, so that a copy lists the same."""
+        files = [
+            {"name": shown(file.name), "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files
+        ]
+        value: dict[str, Any] = {"format": 1, "kind": self.kind, "files": files}
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def scan(
+    src: str | Path,
+    *,
+    input: Kind | Literal["auto"] = "auto",  # noqa: A002 -- the setting's name
+    fingerprints: bool = True,
+    stores: Mapping[str, StoreOptions] | None = None,
+) -> Sources:
+    """List a source.
+
+    Args:
+        src: A file, a folder, or a URL such as `s3://bucket/raw`.
+        input: What it holds; `auto` tells by the names where they agree, takes a folder of files where they say
+            nothing, and refuses a mix.
+        fingerprints: Whether local files are read for their md5.
+        stores: Named stores of the settings.
+
+    Raises:
+        NotFound: Nothing is there.
+        InputError: There are no files, or files of several kinds.
+    """
+    requests, single = 0, False
+    troubles: list[Trouble] = []
+    if is_remote(src):
+        store, prefix = open_source(src, stores)
+        files = _list_remote(store, prefix)
+        if not files and prefix:
+            files, single = [_head(store, prefix, src), *_index_beside(store, prefix)], True
+        requests = store.requests.total
+        alone = single
+    else:
+        root = Path(str(src).removeprefix("file://"))
+        tree = walk(root, fingerprints=fingerprints)
+        files, troubles, alone = tree.files, tree.troubles, root.is_file()
+    if not files and not troubles:
+        raise InputError(f"{src} is empty: it holds no files", subject=str(src))
+    files.sort(key=lambda file: file.name)
+    names = [file.name for file in files[: 1 if single else None]] or [trouble.where for trouble in troubles]
+    kind = kind_of(names, wanted=input, src=src, single=alone)
+    wanted = used(names, kind)
+    beside = _indexes(files) if kind == "tar" else ()
+    if len(wanted) < len(files):
+        chosen = set(wanted)
+        files = [file for file in files if file.name in chosen]
+    return Sources(
+        url=str(src),
+        kind=kind,
+        files=tuple(files),
+        requests=requests,
+        single=single,
+        beside=beside,
+        troubles=tuple(troubles),
+    )
+
+
+def is_remote(src: str | Path) -> bool:
+    """Whether a source is a URL of a store, not a path; what is nearly a URL is refused."""
+    refuse_slips(str(src), (*SCHEMES, "file"))
+    return "://" in str(src) and not str(src).startswith("file://")
+
+
+def local_directory(place: str | Path, *, verb: str) -> Path:
+    """The path of a dataset for a verb that works on local ones.
+
+    Raises:
+        UsageError: It is in object storage; the hint says how to get at it.
+    """
+    if is_remote(place):
+        raise UsageError(
+            f"{verb} works on a local directory, not on {place}",
+            hint=f"First: datakit sync {place} DIRECTORY",
+            subject=str(place),
+        )
+    return Path(str(place).removeprefix("file://"))
+
+
+def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[PatientStore, str]:
+    """The store that a source is in, asked with patience, and the place inside it."""
+    from datakit.storage.store import open_location
+
+    location = open_location(src, stores=stores)
+    return PatientStore(location.store, pace=Pace(retries=RETRIES)), location.prefix
+
+
+def _list_remote(store: PatientStore, prefix: str) -> list[SourceFile]:
+    files = []
+    for info in store.list(prefix):
+        name = _below(info.key, prefix)
+        if name is not None and not any(step.startswith(".") for step in name.split("/")):
+            files.append(SourceFile(name, info.bytes, info.etag))
+    # consoles mark a folder by an empty object of its name
+    folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
+    return [file for file in files if file.bytes or file.name not in folders]
+
+
+def _head(store: PatientStore, key: str, src: str | Path) -> SourceFile:
+    try:
+        info = store.head(key)
+    except NotFound as error:
+        raise NotFound(
+            f"there is nothing at {src}", hint="Check the spelling, and what was put there", subject=str(src)
+        ) from error
+    return SourceFile(key.rpartition("/")[2], info.bytes, info.etag)
+
+
+def _index_beside(store: PatientStore, key: str) -> list[SourceFile]:
+    """The index beside a tar that is named by itself, if there is one."""
+    if not plain_name(key).endswith(".tar"):
+        return []
+    try:
+        info = store.head(index_name(key))
+    except NotFound:
+        return []
+    return [SourceFile(index_name(key).rpartition("/")[2], info.bytes, info.etag)]
+
+
+def _indexes(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
+    names = {index_name(file.name) for file in files}
+    return tuple(file for file in files if file.name in names)
+
+
+def _below(key: str, prefix: str) -> str | None:
+    """A key's name below the prefix, or None where it is elsewhere or a folder's mark."""
+    folder = f"{prefix}/" if prefix else ""
+    if not key.startswith(folder) or key.endswith("/"):
+        return None
+    return key.removeprefix(folder)

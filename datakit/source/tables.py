@@ -1,0 +1,262 @@
+"""tables: rows of Parquet files, CSV files and saved Hugging Face datasets as a table of records.
+
+A row's parts (see `cells`) are laid down in the spool, one file for each task, so that a shard reads what it needs by
+place, whatever the table's own layout; that takes as much free disk as the rows do, for as long as the pack runs. A
+Parquet file is a task for each row group, an Arrow or CSV file one for itself.
+
+CSV: UTF-8, with a header; values stay text; `.tsv` is separated by tabs; quotes as RFC 4180 has them. Parquet and Arrow
+are read by pyarrow, whose door this is too.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from datakit.data.shard import sample_digest
+from datakit.errors import InputError
+from datakit.source.cells import Cells, Row
+from datakit.source.members import Holder, Piece
+from datakit.source.naming import JSON_PART, Naming
+from datakit.source.records import KeyColumn
+from datakit.source.spans import LineFile
+from datakit.source.troubles import Trouble
+from datakit.storage import disk
+
+BATCH_ROWS = 128
+"""Rows that are looked at at once: few enough for rows of megabytes, enough to spread what a batch costs."""
+
+_MEND = "Mend that row, or take it out, and pack again"
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """A task: rows of a file, and the file that their parts are laid down in.
+
+    Attributes:
+        file: The table, plain.
+        group: The row group, of a Parquet file.
+        first: Number of its first row in the file, from 1.
+        target: Where the parts go.
+        naming: How rows are named.
+        limit: More offenders than this end it.
+    """
+
+    file: LineFile
+    group: int | None
+    first: int
+    target: str
+    naming: Naming
+    limit: int
+
+
+def table_tasks(files: Sequence[LineFile], *, spool: Path, naming: Naming, limit: int) -> list[TableTask]:
+    """The tasks that list tables.
+
+    Raises:
+        InputError: A file is no Parquet file.
+    """
+    tasks: list[TableTask] = []
+    folder = spool / "rows"
+    disk.make_dirs(folder)
+    for file in files:
+        first = 1
+        groups: Sequence[tuple[int | None, int]] = [(None, 0)]
+        if file.name.endswith(".parquet"):
+            groups = list(enumerate(_group_sizes(file)))
+        for group, rows in groups:
+            tasks.append(TableTask(file, group, first, str(folder / f"{len(tasks):08d}"), naming, limit))
+            first += rows
+    return tasks
+
+
+def list_table(task: TableTask) -> Piece:
+    """Lay down the rows of a task, and list them.
+
+    Raises:
+        InputError: The file cannot be read as what it is.
+        NoSpace: The spool's disk is full.
+    """
+    columns = _Columns(task)
+    with disk.at_door(task.target), open(task.target, "wb") as spool:
+        for number, row in _rows(task):
+            if len(columns.troubles) > task.limit:
+                break
+            columns.add(number, row, spool)
+    return columns.piece()
+
+
+def saved_files(root: str, names: Sequence[str]) -> list[str]:
+    """The Arrow files of a saved dataset, in its order.
+
+    Raises:
+        InputError: A file that its `state.json` names is not there.
+    """
+    state = orjson.loads(Path(root, "state.json").read_bytes())
+    listed = [str(one["filename"]) for one in state["_data_files"]]
+    if missing := [name for name in listed if name not in names]:
+        raise InputError(f"{root}/state.json names {missing[0]}, which is not there", subject=missing[0])
+    return listed
+
+
+def _rows(task: TableTask) -> Iterator[tuple[int, Row]]:
+    if task.file.name.endswith(".arrow"):
+        return _arrow_rows(task, _arrow_batches)
+    if task.group is not None:
+        return _arrow_rows(task, _parquet_batches)
+    return _csv_rows(task)
+
+
+def _arrow_rows(task: TableTask, read: Callable[[TableTask], Iterator[Any]]) -> Iterator[tuple[int, Row]]:
+    import pyarrow as pa
+
+    number, cells = task.first, None
+    try:
+        for batch in read(task):
+            cells = cells or Cells(batch.schema, key_field=task.naming.key_field)
+            for row in cells.rows(batch):
+                yield number, row
+                number += 1
+    except InputError as error:
+        raise InputError(f"{task.file.name}: {error.message}", hint=error.hint, subject=task.file.name) from None
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(task.file, error) from None
+
+
+def _parquet_batches(task: TableTask) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(task.file.path) as file:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=[task.group])
+
+
+def _arrow_batches(task: TableTask) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with pa.memory_map(task.file.path) as source, pa.ipc.open_stream(source) as stream:
+        for batch in stream:
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+
+def _group_sizes(file: LineFile) -> list[int]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file.path) as opened:
+            return [opened.metadata.row_group(number).num_rows for number in range(opened.metadata.num_row_groups)]
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: LineFile, error: Exception) -> Exception:
+    if isinstance(error, OSError) and error.errno is not None:
+        return disk.translated(error, file.path)
+    said = str(error).splitlines()[0]
+    return InputError(f"{file.name} cannot be read: {said}", hint="Fetch it again", subject=file.name)
+
+
+def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(sys.maxsize)  # of the whole process: a field may be as long as memory is
+    name, tabs = task.file.name, ".tsv" in os.path.basename(task.file.name)
+    with open(task.file.path, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, delimiter="\t" if tabs else ",", strict=True)
+        line = 1
+        try:
+            header = next(reader, None)
+            if header is None:
+                return
+            _check_header(name, header)
+            line = reader.line_num + 1
+            for values in reader:
+                begins, line = line, reader.line_num + 1
+                if values:
+                    yield begins, _csv_row(header, values, task.naming.key_field)
+        except (csv.Error, UnicodeDecodeError) as error:
+            said = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            hint = "Save it as UTF-8, with quotes doubled inside quotes"
+            raise InputError(f"{name} cannot be read from line {line} on: {said}", hint=hint, subject=name) from None
+
+
+def _check_header(name: str, header: Sequence[str]) -> None:
+    if twice := [column for column in header if header.count(column) > 1]:
+        raise InputError(f"{name}: two columns are called {twice[0]}", hint="Rename one of them", subject=name)
+    if len(header) == 1 and ";" in header[0]:
+        hint = "Write it with commas, or as .tsv with tabs"
+        raise InputError(
+            f"{name}: its header is one column, {header[0]!r:.60}, with semicolons", hint=hint, subject=name
+        )
+
+
+def _csv_row(header: Sequence[str], values: Sequence[str], key_field: str) -> Row:
+    if len(values) != len(header):
+        return Row(None, {}, f"it has {len(values)} fields, the header {len(header)}")
+    row = dict(zip(header, values, strict=True))
+    return Row(row.get(key_field), {JSON_PART: orjson.dumps(row)})
+
+
+@dataclass
+class _Columns:
+    """What becomes a piece, row by row."""
+
+    task: TableTask
+    keys: list[str] = field(default_factory=list)
+    kinds: dict[tuple[str, ...], int] = field(default_factory=dict)
+    kind_of: array[int] = field(default_factory=lambda: array("i"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    digests: bytearray = field(default_factory=bytearray)
+    troubles: list[Trouble] = field(default_factory=list)
+    end: int = 0
+
+    def add(self, number: int, row: Row, spool: BinaryIO) -> None:
+        """Lay a row down, or tell what is wrong with it."""
+        where = f"{self.task.file.name}:{number}"
+        if row.problem is not None:
+            self.troubles.append(Trouble(where, row.problem, hint=_MEND))
+            return
+        names = tuple(sorted(row.parts))
+        digest = sample_digest(row.parts)
+        try:
+            key = blake2b(digest, digest_size=8).hexdigest()
+            if row.key is not None:
+                key = self.task.naming.key_of(row.key, part=max(names, key=len))
+        except InputError as error:
+            self.troubles.append(Trouble(where, error.message, hint=error.hint))
+            return
+        self.keys.append(key)
+        self.kind_of.append(self.kinds.setdefault(names, len(self.kinds)))
+        self.rows.append(number)
+        self.digests += digest
+        for name in names:
+            self.offsets.append(self.end)
+            self.sizes.append(len(row.parts[name]))
+            spool.write(row.parts[name])
+            self.end += len(row.parts[name])
+
+    def piece(self) -> Piece:
+        """The piece."""
+        return Piece(
+            holder=Holder.at(self.task.target, self.task.target)._replace(name=self.task.file.name),
+            keys=KeyColumn.of(self.keys),
+            kinds=tuple(self.kinds),
+            kind_of=np.array(self.kind_of, np.int32),
+            offsets=np.array(self.offsets, np.int64),
+            sizes=np.array(self.sizes, np.int64),
+            signatures=np.frombuffer(bytes(self.digests), np.uint8).reshape(-1, 16),
+            rows=np.array(self.rows, np.int64),
+            exact=True,
+            troubles=tuple(self.troubles),
+        )

@@ -1,0 +1,178 @@
+"""tars: the samples of tars as a table, whoever wrote them.
+
+A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too. Any other is
+read header by header with Python's `tarfile`, so PAX and GNU long names are understood, and its names are cut by the
+same rule as those of files. `tarfile` takes a damaged header for the end of the file, and so do the readers built on
+it; here the end must be one: zero blocks, and nothing but zeros behind them. Folders and hidden names are left out;
+links, devices and sparse members are offenders, as is everything that a folder of files could not hold.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from datakit.data.index import Index, index_name
+from datakit.data.shard import Row, header
+from datakit.errors import InputError
+from datakit.source.grouping import FoundFile, list_files
+from datakit.source.members import Holder, Piece, Said
+from datakit.source.naming import Naming
+from datakit.source.records import KeyColumn
+from datakit.source.spans import LineFile
+from datakit.source.trees import SourceFile, shown
+from datakit.source.troubles import Trouble
+from datakit.storage import disk
+
+_BLOCK = 512
+_READ_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TarTask:
+    """A task: a plain tar on a local disk, what it was laid down from, where its index would be, how names are cut."""
+
+    file: LineFile
+    source: SourceFile
+    index: str
+    naming: Naming
+
+
+def list_tar(task: TarTask) -> Piece:
+    """The samples of a tar.
+
+    Raises:
+        InputError: It is damaged, or not whole.
+    """
+    with disk.at_door(task.file.path):
+        holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.mtime_ns or 0)
+        if os.path.exists(task.index):
+            return _indexed(holder, Index.from_buffer(disk.map_file(Path(task.index))))
+        return _foreign(holder, task.source, task.naming)
+
+
+def tar_task(file: LineFile, source: SourceFile, root: str, naming: Naming) -> TarTask:
+    """The task of a tar.
+
+    Args:
+        file: It in plain form.
+        source: It as it was listed.
+        root: The folder of the source, in which an index of ours may lie beside it.
+        naming: How names are cut.
+    """
+    return TarTask(file, source, os.path.join(root, index_name(file.name)), naming)
+
+
+def _indexed(holder: Holder, index: Index) -> Piece:
+    kinds: dict[tuple[str, ...], int] = {}
+    keys, kind_of, offsets, sizes, digests, numbers = [], [], [], [], bytearray(), []
+    troubles, tokens, sources = [], [], []
+    for number, row in enumerate(index.rows(), start=1):
+        names = tuple(sorted(row.parts))
+        if (broken := _no_name(row, names)) is not None:
+            said = "Shorten that name in its tar and index it again: datakit reindex FOLDER"
+            troubles.append(Trouble(f"{holder.name}:{number}", broken, key=row.key, hint=said))
+            continue
+        keys.append(row.key)
+        numbers.append(number)
+        tokens.append(row.tokens)
+        sources.append(row.source)
+        kind_of.append(kinds.setdefault(names, len(kinds)))
+        offsets += [row.parts[name].offset for name in names]
+        sizes += [row.parts[name].size for name in names]
+        digests += row.digest
+    return Piece(
+        holder=holder,
+        keys=KeyColumn.of(keys),
+        kinds=tuple(kinds),
+        kind_of=np.array(kind_of, np.int32),
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.int64),
+        signatures=np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16),
+        rows=np.array(numbers, np.int64),
+        exact=True,
+        troubles=tuple(troubles),
+        said=_said(tokens, sources),
+    )
+
+
+def _said(tokens: Sequence[int | None], sources: Sequence[str | None]) -> Said | None:
+    if not any(one is not None for one in (*tokens, *sources)):
+        return None
+    return Said(np.array(tokens, np.object_), np.array(sources, np.object_))
+
+
+def _no_name(row: Row, names: tuple[str, ...]) -> str | None:
+    """Why a sample cannot stand in a tar of ours; an index may be of a tar that holds longer names."""
+    try:
+        for name in names:
+            header(row.key, name, row.parts[name].size)
+    except InputError as error:
+        return error.message
+    return None
+
+
+def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
+    told: list[Trouble] = []
+    found = list(_files(holder, told))
+    table = list_files(holder.name, files=found, naming=naming, timed=False, troubles=told)
+    stamp = f"{holder.name}\0{source.bytes} {source.stamp}\0".encode()
+    signatures = bytearray()
+    offsets, sizes = table.stamps.astype(np.int64), table.sizes
+    for first, last in zip(table.firsts[:-1].tolist(), table.firsts[1:].tolist(), strict=True):
+        digest = blake2b(stamp, digest_size=16)
+        digest.update(offsets[first:last].tobytes() + sizes[first:last].tobytes())
+        signatures += digest.digest()
+    return Piece(
+        holder=holder,
+        keys=table.keys,
+        kinds=tuple(kind.parts for kind in table.kinds),
+        kind_of=table.kind_of,
+        offsets=offsets,
+        sizes=sizes,
+        signatures=np.frombuffer(bytes(signatures), np.uint8).reshape(-1, 16),
+        rows=np.arange(1, len(table.keys) + 1),
+        exact=False,
+        troubles=tuple(replace(trouble, where=f"{holder.name}/{trouble.where}", raws=()) for trouble in table.troubles),
+    )
+
+
+def _files(holder: Holder, told: list[Trouble]) -> Iterator[FoundFile]:
+    """The files in a tar, each with its offset for a stamp; what is no file is told."""
+    try:
+        with tarfile.open(holder.path, "r:", errorlevel=2) as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if member.isdir() or any(step.startswith(".") for step in name.split("/")):
+                    continue
+                if not member.isreg() or member.issparse():
+                    told.append(Trouble(shown(name), "is no plain file in its tar", hint="Take it out of the tar"))
+                    continue
+                if member.offset_data + member.size > holder.size:
+                    raise _damaged(holder, f"it ends inside {shown(name)}")
+                yield FoundFile(name, member.size, member.offset_data)
+            _check_end(holder, tar.offset)
+    except (tarfile.TarError, EOFError) as error:
+        raise _damaged(holder, str(error)) from None
+
+
+def _check_end(holder: Holder, at: int) -> None:
+    """See that a tar ends where `tarfile` stopped: a damaged header looks like the end to it."""
+    with open(holder.path, "rb") as file:
+        file.seek(at)
+        if len(block := file.read(_BLOCK)) < _BLOCK or any(block):
+            said = "has no end" if len(block) < _BLOCK else "has a damaged header"
+            raise _damaged(holder, f"it {said} at byte {at}")
+        while data := file.read(_READ_BYTES):
+            if data.count(0) < len(data):
+                raise _damaged(holder, f"zeros end it at byte {at}, and something stands behind them")
+
+
+def _damaged(holder: Holder, said: str) -> InputError:
+    return InputError(f"{holder.name} is not a whole tar: {said}", hint="Fetch it again", subject=holder.name)

@@ -1,0 +1,87 @@
+"""source/listing: a table for every kind of source, and troubles that stop it or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datakit import InputError
+from datakit.source.fetching import fetched
+from datakit.source.listing import list_records
+from datakit.source.naming import Naming
+from datakit.source.records import Records
+from datakit.source.scan import scan
+
+
+def listed(src: Path, **words: object) -> Records:
+    """The table of a local source."""
+    sources = scan(src, fingerprints=False)
+    with fetched(sources, src.parent / "spool") as local:
+        return list_records(sources, local, **words)  # type: ignore[arg-type]  # by name
+
+
+def test_offenders_stop_the_listing_unless_they_are_tolerated(tmp_path: Path) -> None:
+    """All are told at once, whatever found them."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    (root / "a.txt").write_bytes(b"")
+    (root / "b.txt").write_bytes(b"x")
+    (root / "c.txt").symlink_to("nowhere")
+
+    with pytest.raises(InputError, match=r"2 records \(c\.txt: a link to nothing, a\.txt: is empty\)") as caught:
+        listed(root)
+    kept = listed(root, on_error="skip")
+
+    assert "--on-error skip" in str(caught.value.hint)
+    assert list(kept.keys) == ["b"]
+    assert [trouble.where for trouble in kept.troubles] == ["c.txt", "a.txt"]
+
+
+def test_names_are_cut_as_the_naming_says(tmp_path: Path) -> None:
+    """The default splits `a.b.c.jpg` nowhere, and refuses it; the hint names both ways out."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    (root / "a.b.c.jpg").write_bytes(b"x")
+
+    with pytest.raises(InputError, match=r"'a\.b\.c' cannot be a sample's key") as caught:
+        listed(root)
+
+    assert "--key first-dot" in str(caught.value.hint)
+    assert "--escape percent" in str(caught.value.hint)
+    assert list(listed(root, naming=Naming(rule="first-dot")).keys) == ["a"]
+    assert list(listed(root, naming=Naming(escape="percent")).keys) == ["a%2Eb%2Ec"]
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
+def test_an_array_is_packed_and_said(tmp_path: Path, name: str) -> None:
+    """Whatever its file is called."""
+    (tmp_path / name).write_bytes(b'[{"id": "a"},\n{"id": "b"}]\n')
+
+    table = listed(tmp_path / name)
+
+    assert list(table.keys) == ["a", "b"]
+    assert [remark.message for remark in table.remarks] == [f"{name} is a JSON array; its items are the records"]
+
+
+def test_more_offenders_than_are_tolerated_are_still_more(tmp_path: Path) -> None:
+    """A span that gives up early has told more than the limit, so that the pack will stop."""
+    (tmp_path / "x.jsonl").write_bytes(b"no\n" * 50 + b"{}\n")
+
+    table = listed(tmp_path / "x.jsonl", on_error="skip", max_errors=20)
+
+    assert len(table.troubles) == 21
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("a.csv", "b.csv")])
+def test_an_empty_file_among_others_is_an_offender(tmp_path: Path, names: tuple[str, str]) -> None:
+    """A download that was lost would go unseen."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    (root / names[0]).write_bytes(b"")
+    (root / names[1]).write_bytes(b'{"id": "x"}\n' if names[1].endswith("l") else b"id\nx\n")
+
+    with pytest.raises(InputError, match=f"{names[0]}: is empty"):
+        listed(root)
+
+    assert list(listed(root, on_error="skip").keys) == ["x"]

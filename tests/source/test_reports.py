@@ -1,0 +1,127 @@
+"""source/reports: what was left out is listed and copied, and too much of it stops the pack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datakit import InputError
+from datakit.events import Caution, Event
+from datakit.pack.build import pack
+from datakit.pack.cut import PackSettings
+from datakit.source.reports import LeftOut, settle
+from datakit.source.troubles import Raw, Trouble
+from support.packing import raw_lines, tree, write_lines
+
+BAD = {2: b"no json", 30: b'{"id": "a.b"}', 45: b'{"id": "r00001"}'}
+
+
+def with_bad_lines() -> list[bytes]:
+    """Sixty records, three of which cannot be packed."""
+    return [BAD.get(number, line) for number, line in enumerate(raw_lines(60))]
+
+
+def report_of(dest: Path) -> list[dict[str, object]]:
+    """The report beside a destination."""
+    return [json.loads(line) for line in dest.with_name(f"{dest.name}.errors.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+def test_what_is_left_packs_like_a_source_without_offenders(tmp_path: Path, on_error: str) -> None:
+    """The same bytes, with any number of workers; the report names each offender."""
+    raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
+    good = write_lines(tmp_path / "good.jsonl", [line for n, line in enumerate(raw_lines(60)) if n not in BAD])
+    heard: list[Event] = []
+    settings = PackSettings(on_error=on_error, name="ds")  # type: ignore[arg-type]  # one of the three
+
+    result = pack(raw, tmp_path / "one", settings=settings, workers=2, on_event=heard.append)
+    pack(good, tmp_path / "two", settings=PackSettings(name="ds"))
+
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert (result.records, result.left_out.count, result.left_out.report) == (57, 3, tmp_path / "one.errors.jsonl")
+    assert [(one["where"], one["key"]) for one in report_of(tmp_path / "one")] == [
+        ("raw.jsonl:3", None),
+        ("raw.jsonl:31", None),
+        ("raw.jsonl:46", "r00001"),
+    ]
+    cautions = [event.message for event in heard if isinstance(event, Caution)]
+    assert cautions == ["3 offenders are left out, 57 records are packed"]
+    assert (result.left_out.quarantine is not None) == (on_error == "quarantine")
+    if result.left_out.quarantine is not None:
+        assert tree(result.left_out.quarantine) == {"raw.jsonl": b"".join(line + b"\n" for line in BAD.values())}
+
+
+def test_files_are_quarantined_with_their_whole_record(tmp_path: Path) -> None:
+    """As they were, below the folder, under their own names."""
+    root = tmp_path / "raw"
+    (root / "d").mkdir(parents=True)
+    for name, data in {"d/a.jpg": b"", "d/a.json": b"{}", "README": b"read", "b.jpg": b"b", "c.X.jpg": b"c"}.items():
+        (root / name).write_bytes(data)
+
+    result = pack(root, tmp_path / "ds", settings=PackSettings(on_error="quarantine"))
+
+    assert tree(tmp_path / "ds.quarantine") == {"README": b"read", "c.X.jpg": b"c", "d/a.jpg": b"", "d/a.json": b"{}"}
+    assert (result.samples, result.left_out.count, result.part_counts) == (1, 3, {"jpg": 1})
+
+
+def test_more_than_the_limit_stops_the_pack(tmp_path: Path) -> None:
+    """Nothing is committed; the report says which, so that they can be mended."""
+    raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
+
+    with pytest.raises(InputError, match=r"^3 records .* cannot be packed, more than --max-errors 2") as caught:
+        pack(raw, tmp_path / "ds", settings=PackSettings(on_error="skip", max_errors=2))
+
+    assert caught.value.exit_code == 1
+    assert str(tmp_path / "ds.errors.jsonl") in str(caught.value.hint)
+    assert len(report_of(tmp_path / "ds")) == 3
+    assert not (tmp_path / "ds").exists()
+
+
+def test_a_dry_run_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    """Neither report nor quarantine."""
+    raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
+
+    result = pack(raw, tmp_path / "ds", settings=PackSettings(on_error="quarantine"), dry_run=True)
+
+    assert result.left_out == LeftOut(3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw.jsonl"]
+
+
+def test_a_clean_pack_removes_the_report_of_an_earlier_one(tmp_path: Path) -> None:
+    """It would speak of a dataset that is no more; what is in quarantine stays."""
+    raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
+    pack(raw, tmp_path / "ds", settings=PackSettings(on_error="quarantine"))
+    write_lines(raw, raw_lines(60))
+
+    pack(raw, tmp_path / "ds")
+
+    assert not (tmp_path / "ds.errors.jsonl").exists()
+    assert (tmp_path / "ds.quarantine" / "raw.jsonl").exists()
+
+
+def test_a_source_of_nothing_but_offenders_is_empty(tmp_path: Path) -> None:
+    """A dataset of no samples is never committed."""
+    raw = write_lines(tmp_path / "raw.jsonl", [b"no", b"no"])
+
+    with pytest.raises(InputError, match="it holds no records that can be packed, and 2 that cannot"):
+        pack(raw, tmp_path / "ds", settings=PackSettings(on_error="skip"))
+
+
+def test_a_name_of_any_bytes_can_stand_in_a_report(tmp_path: Path) -> None:
+    """JSON has letters only; an escape stands for a byte that is none."""
+    troubles = [Trouble("x", "is empty", key="caf\udce9", raws=(Raw("x", str(tmp_path / "x")),) * 2)]
+    (tmp_path / "x").write_bytes(b"data")
+
+    found = settle(troubles, dest=tmp_path / "ds", on_error="quarantine", max_errors=1)
+
+    assert found == LeftOut(1, tmp_path / "ds.errors.jsonl", tmp_path / "ds.quarantine")
+    assert report_of(tmp_path / "ds")[0]["key"] == "caf\udce9"
+    assert tree(tmp_path / "ds.quarantine") == {"x": b"data"}
+
+
+def test_no_offender_leaves_nothing(tmp_path: Path) -> None:
+    """No file, no folder."""
+    assert settle([], dest=tmp_path / "ds", on_error="skip", max_errors=1) == LeftOut()
+    assert list(tmp_path.iterdir()) == []

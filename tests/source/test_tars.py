@@ -1,0 +1,276 @@
+"""source/tars: samples of tars, ours and others', and damage that readers built on tarfile do not see."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from webdataset import ShardWriter  # type: ignore[import-untyped]  # has no stubs
+
+from datakit import InputError
+from datakit.data.index import Index, index_name
+from datakit.data.shard import Part, Row, Sample, sample_digest
+from datakit.pack.build import pack
+from datakit.pack.cut import PackSettings
+from datakit.pack.reindex import reindex
+from datakit.source.records import KeyColumn
+from datakit.storage.commit import read_manifest
+from support.cli import datakit
+from support.datasets import publish
+from support.faulty import faulty_server
+from support.packing import raw_lines, samples_of, small_pack, tree, write_lines, write_pairs
+from support.tiny import write_dataset
+
+
+def tar(path: Path, files: dict[str, bytes], *, form: int = tarfile.PAX_FORMAT) -> Path:
+    """A tar of files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as out:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+    return path
+
+
+def by_key(dataset: Path) -> dict[str, dict[str, bytes]]:
+    """The parts of each sample."""
+    return {sample.key: dict(sample.parts) for sample in samples_of(dataset)}
+
+
+def test_repacking_our_own_shards_gives_the_same_samples(tmp_path: Path) -> None:
+    """Same content digest in any layout; repacked with the same settings from one shard, the same shards."""
+    raw = write_pairs(tmp_path / "raw", 40)
+    first = small_pack(raw, tmp_path / "one")
+
+    again = small_pack(tmp_path / "one", tmp_path / "two", layout="shuffle")
+    whole = pack(tmp_path / "one", tmp_path / "three", settings=PackSettings(shard_size="1GB", on_error="stop"))
+
+    assert by_key(tmp_path / "one") == by_key(tmp_path / "two") == by_key(tmp_path / "three")
+    assert first.datasets[0].content_digest == again.datasets[0].content_digest == whole.datasets[0].content_digest
+    assert whole.shards == 1
+
+
+def test_bundled_lines_are_taken_out_of_their_member(tmp_path: Path) -> None:
+    """The index says where each line is."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(50))
+    pack(raw, tmp_path / "one", settings=PackSettings(bundle=8))
+
+    pack(tmp_path / "one", tmp_path / "two")
+
+    assert by_key(tmp_path / "two") == {f"r{n:05d}": {"json": line} for n, line in enumerate(raw_lines(50))}
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_tars_of_others_are_samples(tmp_path: Path, form: int) -> None:
+    """USTAR, PAX or GNU; `./` in front, folders and hidden names beside them."""
+    files = {"./b/2.jpg": b"two", "b/1.seg.png": b"m", "b/1.JPG": b"one", "._b": b"mac", "a.txt": b"t"}
+    path = tar(tmp_path / "raw" / "x.tar", files, form=form)
+    with tarfile.open(path, "a") as out:
+        folder = tarfile.TarInfo("b")
+        folder.type = tarfile.DIRTYPE
+        out.addfile(folder)
+
+    pack(tmp_path / "raw", tmp_path / "ds")
+
+    assert by_key(tmp_path / "ds") == {
+        "a": {"txt": b"t"}, "b/1": {"jpg": b"one", "seg.png": b"m"}, "b/2": {"jpg": b"two"}
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_long_names_are_understood(tmp_path: Path, form: int) -> None:
+    """A folder of 120 bytes stands in PAX or GNU's own way in such tars, in USTAR's two fields in ours."""
+    name = "d" * 120 + "/" + "é" * 20
+    tar(tmp_path / "x.tar", {f"{name}.txt": b"t"}, form=form)
+
+    pack(tmp_path / "x.tar", tmp_path / "ds")
+
+    assert by_key(tmp_path / "ds") == {name: {"txt": b"t"}}
+
+
+def test_what_webdataset_wrote_is_packed(tmp_path: Path) -> None:
+    """Its writer's shards, plain and gzipped, are the same samples."""
+    (tmp_path / "raw").mkdir()
+    with ShardWriter(str(tmp_path / "raw" / "%03d.tar"), maxcount=7, verbose=0) as writer:
+        for number in range(20):
+            writer.write({"__key__": f"s{number:02d}", "txt": f"text {number}", "bin": bytes([number]) * 10})
+    packed = tmp_path / "raw" / "002.tar"
+    (tmp_path / "raw" / "002.tar.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+
+    pack(tmp_path / "raw", tmp_path / "ds", workers=2)
+
+    assert by_key(tmp_path / "ds") == {
+        f"s{number:02d}": {"txt": f"text {number}".encode(), "bin": bytes([number]) * 10} for number in range(20)
+    }
+
+
+def test_what_gnu_tar_wrote_is_packed(tmp_path: Path) -> None:
+    """In whatever order it found the files: samples are put together by key."""
+    raw = write_pairs(tmp_path / "raw", 12)
+    subprocess.run(["tar", "-cf", tmp_path / "x.tar", "-C", raw, "."], check=True)
+
+    small_pack(tmp_path / "x.tar", tmp_path / "one", name="ds")
+    small_pack(raw, tmp_path / "two", name="ds")
+
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+
+
+def test_names_are_cut_by_the_same_rule(tmp_path: Path) -> None:
+    """And escaped by the same."""
+    tar(tmp_path / "x.tar", {"a.b.c.jpg": b"1"})
+
+    pack(tmp_path / "x.tar", tmp_path / "first", settings=PackSettings(key="first-dot"))
+    pack(tmp_path / "x.tar", tmp_path / "known", settings=PackSettings(escape="percent"))
+
+    assert by_key(tmp_path / "first") == {"a": {"b.c.jpg": b"1"}}
+    assert by_key(tmp_path / "known") == {"a%2Eb%2Ec": {"jpg": b"1"}}
+    with pytest.raises(InputError, match=r"x\.tar/a\.b\.c\.jpg: 'a\.b\.c' cannot be a sample's key"):
+        pack(tmp_path / "x.tar", tmp_path / "ds")
+
+
+def test_offenders_are_told_with_their_tar(tmp_path: Path) -> None:
+    """Links, empty members, the same key in two tars; the rest can be packed."""
+    path = tar(tmp_path / "raw" / "x.tar", {"a.txt": b"1", "e.txt": b"", "b.txt": b"2"})
+    with tarfile.open(path, "a") as out:
+        link = tarfile.TarInfo("l.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "a.txt"
+        out.addfile(link)
+    tar(tmp_path / "raw" / "y.tar", {"a.txt": b"3", "c.txt": b"4"})
+
+    with pytest.raises(InputError) as caught:
+        pack(tmp_path / "raw", tmp_path / "ds")
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))
+
+    for said in (
+        "x.tar/e.txt: is empty",
+        "x.tar/l.txt: is no plain file in its tar",
+        "y.tar:1: its key a is that of x.tar:1",
+    ):
+        assert said in caught.value.message
+    assert by_key(tmp_path / "ds") == {"a": {"txt": b"1"}, "b": {"txt": b"2"}, "c": {"txt": b"4"}}
+
+
+def damaged(data: bytes) -> dict[str, bytes]:
+    """A tar of two members, of 100 and 700 bytes, hurt in the ways that tarfile does not tell."""
+    return {
+        "cut at a member's end": data[:1024],
+        "cut inside a header": data[:1300],
+        "cut inside a member": data[:1700],
+        "without its end": data[:2560],
+        "with half an end": data[:2700],
+        "with a flipped byte in the second header": data[:1030] + b"\xff" + data[1031:],
+        "with a hole": data[:1024] + bytes(512) + data[1536:],
+        "with a member behind its end": data + data,
+    }
+
+
+@pytest.mark.parametrize("how", damaged(bytes(4096)))
+def test_a_damaged_tar_is_refused(tmp_path: Path, how: str) -> None:
+    """Where tarfile, and so webdataset, stops without a word."""
+    data = tar(tmp_path / "x.tar", {"a.txt": b"x" * 100, "b.txt": b"y" * 700}).read_bytes()
+    (tmp_path / "x.tar").write_bytes(damaged(data)[how])
+
+    with pytest.raises(InputError, match=r"x\.tar is not a whole tar: .*(byte|inside|end|data)"):
+        pack(tmp_path / "x.tar", tmp_path / "ds")
+
+
+def test_no_tar_at_all_is_refused(tmp_path: Path) -> None:
+    """Whatever its name says."""
+    for data, said in ((b"", r"x\.tar: is empty"), (b"plain text" * 100, r"x\.tar is not a whole tar")):
+        (tmp_path / "x.tar").write_bytes(data)
+        with pytest.raises(InputError, match=said):
+            pack(tmp_path / "x.tar", tmp_path / "ds")
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_what_a_tar_holds_is_known_again_without_reading_it(tmp_path: Path, name: str) -> None:
+    """By its size and time, also where it was unpacked for the pack: the second pack builds nothing."""
+    data = tar(tmp_path / "made.tar", {f"s{n}.txt": b"%d" % n for n in range(20)}).read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
+    pack(tmp_path / name, tmp_path / "ds")
+
+    again = pack(tmp_path / name, tmp_path / "ds")
+    os.utime(tmp_path / name, (1_000_000_001, 1_000_000_001))
+    touched = pack(tmp_path / name, tmp_path / "ds")
+
+    assert (again.built, again.reused) == (0, 1)
+    assert touched.built == 1
+
+
+def test_an_index_that_does_not_fit_its_tar_is_found_out(tmp_path: Path) -> None:
+    """A flipped bit in a shard of ours: the digests of its index tell."""
+    pack(write_lines(tmp_path / "raw.jsonl", raw_lines(5)), tmp_path / "one")
+    (shard,) = (tmp_path / "one").glob("*.tar")
+    data = bytearray(shard.read_bytes())
+    data[520] ^= 1
+    shard.write_bytes(data)
+
+    with pytest.raises(InputError, match="or not what its index says"):
+        pack(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_name_that_no_key_can_be_is_refused_and_the_hint_works(tmp_path: Path) -> None:
+    """A PAX name may be longer than a key: reindex says so, and what its hint says leaves that sample out."""
+    names = ["k" * 300 + ".txt", "d" * 120 + "/" + "k" * 90 + ".txt", "a.txt"]
+    tar(tmp_path / "raw" / "x.tar", dict.fromkeys(names, b"t"))
+
+    with pytest.raises(InputError, match="its key has 300 bytes, and one has 255 at most") as caught:
+        reindex(tmp_path / "raw")
+    words = str(caught.value.hint).partition("datakit ")[2].replace("DEST", str(tmp_path / "ds")).split()
+    answer = datakit(*words)
+
+    assert answer.code == 0, answer.stderr
+    assert by_key(tmp_path / "ds") == {"d" * 120 + "/" + "k" * 90: {"txt": b"t"}, "a": {"txt": b"t"}}
+
+
+def test_an_index_with_names_that_our_tars_cannot_hold_is_refused_while_it_is_listed(tmp_path: Path) -> None:
+    """Indexes of others' tars hold keys of any length; never an OverflowError, never in the middle of a shard."""
+    path = tar(tmp_path / "raw" / "x.tar", {"a.txt": b"t"})
+    rows = [Row(key, sample_digest({"txt": b"t"}), {"txt": Part(512, 1, 0)}) for key in ("k" * 300, "k" * 150, "a")]
+    Path(index_name(str(path))).write_bytes(Index.from_rows(rows).to_bytes())
+
+    with pytest.raises(InputError, match=r"2 records \(x\.tar:1: k+\.txt is 304 bytes long.*x\.tar:2: "):
+        pack(tmp_path / "raw", tmp_path / "ds")
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))
+    with pytest.raises(InputError, match="key of 300 bytes"):
+        KeyColumn.of(["k" * 300])
+
+    assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_dataset_in_a_store_is_repacked_as_one_on_a_disk(tmp_path: Path, single: bool) -> None:
+    """Law 4: the index beside a tar is fetched too, so bundled lines are taken out, and keys are those of the index."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(20))
+    pack(raw, tmp_path / "one", settings=PackSettings(bundle=8))
+    (shard,) = (path.name for path in (tmp_path / "one").glob("*.tar"))
+    below = f"/{shard}" if single else ""
+
+    pack(f"{tmp_path / 'one'}{below}", tmp_path / "local" / "ds")
+    with faulty_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            patch.setenv(name, value)
+        result = pack(publish(tmp_path / "one", server) + below, tmp_path / "remote" / "ds")
+
+    assert result.samples == 20
+    assert tree(tmp_path / "remote") == tree(tmp_path / "local")
+
+
+def test_tokens_and_sources_of_our_own_shards_stay(tmp_path: Path) -> None:
+    """An index says them, beside tars that say none; sampled over shards in another order."""
+    samples = [Sample(f"s{n}", {"txt": b"%d" % n}, f"raw.jsonl:{n}" if n % 2 else None, n or None) for n in range(9)]
+    write_dataset(tmp_path / "one", samples, per_shard=4)
+    tar(tmp_path / "one" / "other.tar", {"z.txt": b"z"})
+
+    pack(tmp_path / "one", tmp_path / "two", settings=PackSettings(layout="shuffle"))
+
+    assert sorted(samples_of(tmp_path / "two"), key=lambda sample: sample.key) == [*samples, Sample("z", {"txt": b"z"})]
+    assert read_manifest(tmp_path / "two").contents.tokens == sum(range(9))
