@@ -19,6 +19,7 @@ ORDER = [
     "errors",
     "units",
     "events",
+    "machine",
     "data/digest",
     "data/flips",
     "data/keys",

@@ -10,6 +10,7 @@ below carry theirs.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from datakit.errors import DatakitError, NotFound
+from datakit.machine import cpu_quota, memory_bytes
 from datakit.storage.access import StoreOptions
 from datakit.units import format_bytes, format_count
 
@@ -77,7 +79,7 @@ class Machine:
     Attributes:
         python: Version of the interpreter, such as `3.11.7`.
         num_cpus: CPUs that the process may be scheduled on.
-        cpu_quota: CPUs' worth of time that the control group allows, or None for no limit.
+        cpu_quota: CPUs' worth of time that the control group allows; infinite without a limit.
         memory_bytes: Memory that the process may use, its control group's limit included.
         shm_bytes: Size of `/dev/shm`, or None where there is none.
         directory: Where files would be written.
@@ -89,7 +91,7 @@ class Machine:
 
     python: str
     num_cpus: int
-    cpu_quota: float | None
+    cpu_quota: float
     memory_bytes: int
     shm_bytes: int | None
     directory: Path
@@ -99,13 +101,12 @@ class Machine:
     requirements: tuple[Requirement, ...]
 
 
-def look(directory: Path, *, cgroup: Path = Path("/sys/fs/cgroup"), shm: Path = Path("/dev/shm")) -> Machine:  # noqa: S108 -- its size is read, nothing is written
+def look(directory: Path, *, root: Path = Path("/")) -> Machine:
     """Read what the machine says.
 
     Args:
         directory: Where files would be written.
-        cgroup: Where the control groups are mounted.
-        shm: The shared-memory file system.
+        root: Where `/proc`, `/sys` and `/dev` are.
 
     Raises:
         NotFound: The directory is not there.
@@ -113,13 +114,12 @@ def look(directory: Path, *, cgroup: Path = Path("/sys/fs/cgroup"), shm: Path = 
     if not directory.is_dir():
         raise NotFound(f"there is no directory {directory}", hint=f"mkdir -p {directory}", subject=str(directory))
     room = os.statvfs(directory)
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _number(cgroup / "memory.max") or _number(cgroup / "memory" / "memory.limit_in_bytes") or physical
+    shm = root / "dev/shm"
     return Machine(
         python=sys.version.split()[0],
         num_cpus=len(os.sched_getaffinity(0)),
-        cpu_quota=_cpu_quota(cgroup),
-        memory_bytes=min(physical, int(limit)),
+        cpu_quota=cpu_quota(root=root),
+        memory_bytes=memory_bytes(root=root),
         shm_bytes=shutil.disk_usage(shm).total if shm.is_dir() else None,
         directory=directory.resolve(),
         disk_free_bytes=room.f_bavail * room.f_frsize,
@@ -185,11 +185,11 @@ def _judge(name: str, what: str, *, warn: bool, fix: str) -> Finding:
 
 def _judge_cpu(machine: Machine) -> Finding:
     quota = machine.cpu_quota
-    if quota is None or quota >= machine.num_cpus:
+    usable = math.ceil(min(machine.num_cpus, quota))
+    if usable == machine.num_cpus:
         return Finding("cpu", "ok", f"{machine.num_cpus} usable")
-    usable = max(1, int(quota))
     what = f"{machine.num_cpus} shown, but the control group allows the time of {quota:g}"
-    return Finding("cpu", "warn", what, f"export OMP_NUM_THREADS={usable} DATAKIT_TRAIN__THREADS={usable}")
+    return Finding("cpu", "warn", what, f"export OMP_NUM_THREADS={usable}")
 
 
 def _judge_shm(shm_bytes: int | None) -> Finding:
@@ -255,25 +255,3 @@ def _requirements() -> Iterable[Requirement]:
 def _number_of(version: str) -> tuple[int, ...]:
     """`2.13.0+cpu` as (2, 13, 0); enough to compare with a lower bound."""
     return tuple(int(digits) for digits in re.findall(r"\d+", re.split(r"[^\d.]", version, maxsplit=1)[0]))
-
-
-def _cpu_quota(cgroup: Path) -> float | None:
-    """CPUs' worth of time a period, of version 2 (`max 100000`, `400000 100000`) or version 1 (-1 for no limit)."""
-    words = _words(cgroup / "cpu.max")
-    if not words:
-        words = _words(cgroup / "cpu" / "cpu.cfs_quota_us") + _words(cgroup / "cpu" / "cpu.cfs_period_us")
-    if len(words) != 2 or not words[0].isdigit():
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _number(path: Path) -> int | None:
-    words = _words(path)
-    return int(words[0]) if words and words[0].isdigit() else None
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").split()
-    except OSError:
-        return []

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Literal
 
 from datakit.errors import InputError, Refused, UsageError
 from datakit.events import Caution, OnEvent, ignore
+from datakit.machine import cores
 from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
 from datakit.pack.cut import PackSettings
-from datakit.pack.engines import Crew, Engine, cores
+from datakit.pack.engines import Crew, Engine
 from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
 from datakit.pack.result import Counts, PackResult

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from datakit.errors import DatakitError, MissingExtra
-from datakit.pack.engines import at_once, cores
+from datakit.machine import cores
+from datakit.pack.engines import at_once
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -47,11 +47,6 @@ def at_once(workers: int) -> int:
     return workers + max(1, workers // 2)
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 class Crew(Protocol):
     """Who runs tasks: an `Engine` here, or a cluster."""
 

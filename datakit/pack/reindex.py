@@ -30,8 +30,9 @@ from datakit.data.index import Index, index_name
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest, layout_digest
 from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.machine import cores
 from datakit.pack.beside import Beside
-from datakit.pack.engines import Engine, cores
+from datakit.pack.engines import Engine
 from datakit.pack.foreign import Indexed, Tar, index_tar
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals

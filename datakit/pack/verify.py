@@ -26,8 +26,8 @@ from datakit.data.index import Index
 from datakit.data.manifest import MANIFEST_NAME, Contents, ShardEntry, content_digest
 from datakit.errors import DatakitError, InputError, IntegrityError
 from datakit.events import Caution, OnEvent, Progress, ignore
+from datakit.machine import cores
 from datakit.pack.damage import Finding, Suspect, cut, damage, wrong_parts
-from datakit.pack.engines import cores
 from datakit.pack.writing import Totals
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import LAST_NAME, NEXT_NAME, parse_manifest

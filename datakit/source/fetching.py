@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
+from datakit.machine import cores
 from datakit.source.files import FileBatch
 from datakit.source.records import Batch
 from datakit.source.scan import Sources, is_remote, open_source
@@ -145,7 +146,7 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
         if sources.kind != "files":
             lay = lines_file if sources.kind == "jsonl" else plain_file
             # decompressing does not hold the interpreter
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            with ThreadPoolExecutor(cores()) as pool:
                 plain = pool.map(lambda file: lay(root, file.name, spool), sources.files)
                 lines = [one._replace(name=shown(one.name)) for one in plain]
         yield Fetched(root, lines=lines, spool=spool, remote=remote)

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from datakit.data.digest import PART_BYTES, Buffer, Digester, FileEntry, crc32c
 from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
+from datakit.machine import cores
 from datakit.storage import disk
 
 NEXT_NAME = f".{MANIFEST_NAME}.next"
@@ -35,7 +36,7 @@ NEXT_NAME = f".{MANIFEST_NAME}.next"
 LAST_NAME = f".{MANIFEST_NAME}.last"
 """Where the old manifest stands until the members that only it named are gone."""
 
-_VERIFIERS = min(16, os.cpu_count() or 1)
+_MAX_VERIFIERS = 16
 """Files verified at once, one a core, since sha256 leaves the GIL; 16 buffers of 16 MiB are a sync's window too."""
 
 
@@ -321,7 +322,6 @@ def verify_commit(directory: Path, *, quick: bool = False) -> Manifest:
         NotFound: Nothing is committed there.
         IntegrityError: Names the first member, and the part of it, that differs.
     """
-    directory = Path(directory)
     manifest = read_manifest(directory)
     for entry in manifest.members:
         path = directory / entry.name
@@ -330,7 +330,7 @@ def verify_commit(directory: Path, *, quick: bool = False) -> Manifest:
         if (size := path.stat().st_size) != entry.bytes:
             raise IntegrityError(f"{path} has {size} bytes, the manifest says {entry.bytes}", subject=entry.name)
     if not quick:
-        with ThreadPoolExecutor(max_workers=_VERIFIERS) as pool:
+        with ThreadPoolExecutor(max_workers=min(_MAX_VERIFIERS, cores())) as pool:
             list(pool.map(lambda entry: verify_file(directory / entry.name, entry), manifest.members))
     return manifest
 

@@ -19,7 +19,7 @@ from typing import Any
 from datakit.errors import InputError, MissingExtra
 from datakit.events import OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
-from datakit.pack.engines import cores
+from datakit.machine import cores
 from datakit.pack.tokenizer import Tokenizer
 from datakit.train.batch import Collate, StepBatch, read_tokens
 from datakit.train.model import (

@@ -22,7 +22,7 @@ from datakit.errors import DatakitError, UsageError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
 from datakit.feed.loader import Loader
-from datakit.pack.engines import cores
+from datakit.machine import cores
 from datakit.storage import disk
 from datakit.storage.access import SCHEMES, StoreOptions
 from datakit.storage.commit import commit, read_manifest, verify_commit
