@@ -35,6 +35,7 @@ _NAMES = (
     "NO_COLOR",
     "COLUMNS",
     "TERM",
+    "WORLD_SIZE",
     "http_proxy",
     "https_proxy",
     "HTTP_PROXY",

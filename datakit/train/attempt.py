@@ -237,6 +237,19 @@ def check_rehearsal(run: Path) -> None:
         raise Refused(f"{run} is in the way of a rehearsal and is not an earlier one", hint=f"Remove it: rm -r {run}")
 
 
+def clear_rehearsal(run: Path) -> None:
+    """Remove what an earlier rehearsal left; only what says that it is one, and that says so to the last.
+
+    Raises:
+        Refused: The directory holds something else.
+    """
+    disk.sweep(run)
+    check_rehearsal(run)
+    for path in sorted(run.iterdir(), key=lambda path: path.name == RUN_NAME):
+        if path.name != LOCK_NAME:
+            disk.remove(path)
+
+
 def check_words(resume: str, accept: Collection[str]) -> None:
     """See that options have the values there are.
 
@@ -248,6 +261,24 @@ def check_words(resume: str, accept: Collection[str]) -> None:
     for word in accept:
         if word not in get_args(Accept):
             raise UsageError(f"--accept {word!r} is not one of {', '.join(get_args(Accept))}", subject=word)
+
+
+def check_alone(environ: Mapping[str, str]) -> None:
+    """See that this process is not one of several ranks, which would each train an adapter of their own.
+
+    Args:
+        environ: The environment; `torchrun` and its like set WORLD_SIZE.
+
+    Raises:
+        UsageError: It is.
+    """
+    size = environ.get("WORLD_SIZE", "")
+    if size.isdigit() and int(size) > 1:
+        raise UsageError(
+            f"WORLD_SIZE is {size}, but a training is one process on one card",
+            hint="Start datakit train by itself, without torchrun; or in one process alone: unset WORLD_SIZE",
+            subject=size,
+        )
 
 
 def check_changes(

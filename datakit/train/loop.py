@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -30,9 +31,10 @@ from datakit.train.attempt import (
     Resume,
     Start,
     begin,
+    check_alone,
     check_changes,
-    check_rehearsal,
     check_words,
+    clear_rehearsal,
     leave_nothing,
     record_attempt,
     rehearsal_dir,
@@ -61,7 +63,7 @@ from datakit.train.signals import StopRequest, WaitEnded, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
 from datakit.train.upload import Upload
 from datakit.version.guard import guard
-from datakit.version.lineage import LINEAGE_NAME, RUN_NAME, build_lineage, to_bytes
+from datakit.version.lineage import LINEAGE_NAME, build_lineage, to_bytes
 
 _OF_ADAPTER = (ADAPTER_NAME, CONFIG_NAME, LINEAGE_NAME)
 """What of a checkpoint is the adapter."""
@@ -120,6 +122,7 @@ def train(
         recipe, run, write_back = recipe.rehearsal(), rehearsal_dir(run), None
     # all that can be wrong with what was named is found before the run directory is made
     check_words(resume, accept)
+    check_alone(os.environ)
     if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
         hint = "Copy it there while it runs: --write-back URL"
         raise UsageError(f"{output} cannot be a run: a run is a local directory", hint=hint, subject=str(output))
@@ -131,7 +134,7 @@ def train(
     lock, left = disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), leave_nothing(run, new=not run.exists())
     with lock, left, listen(at_once=True) as stop, upload:
         if smoke:
-            _clear_rehearsal(run)
+            clear_rehearsal(run)
         training = _Training(data=data, base=base, run=run, recipe=recipe, upload=upload, on_event=on_event)
         start = begin(
             run,
@@ -145,15 +148,6 @@ def train(
         )
         upload.start()
         return training.go(start, stop, smoke=smoke)
-
-
-def _clear_rehearsal(run: Path) -> None:
-    """Remove what an earlier rehearsal left; only what says that it is one, and that says so to the last."""
-    disk.sweep(run)
-    check_rehearsal(run)
-    for path in sorted(run.iterdir(), key=lambda path: path.name == RUN_NAME):
-        if path.name != LOCK_NAME:
-            disk.remove(path)
 
 
 def _is_of(adapter: Path, checkpoint: Path) -> bool:

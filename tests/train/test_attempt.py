@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import Refused, StoreUnavailable, UsageError
+from datakit import Refused, StoreUnavailable, UsageError, train
 from datakit.data.order import Cursor
 from datakit.events import Caution, Event, Note, ignore
-from datakit.train.attempt import Fetch, Start, begin, check_geometry, record_attempt
+from datakit.train.attempt import Fetch, Start, begin, check_alone, check_geometry, record_attempt
 from datakit.train.checkpoint import State, save_checkpoint
 from datakit.train.identity import differences
 from datakit.train.recipe import Recipe
@@ -338,3 +339,22 @@ def test_what_the_guard_let_pass_is_recorded_once(tmp_path: Path) -> None:
     assert fresh.overrides == ({**stale, "step": 0},)
     assert again.overrides == without.overrides == fresh.overrides
     assert moved_on.overrides == ({**stale, "step": 0}, {**newer, "step": 10})
+
+
+@pytest.mark.parametrize(("size", "refused"), [("2", True), ("16", True), ("1", False), ("", False), (None, False)])
+def test_one_of_several_ranks_is_refused(size: str | None, refused: bool) -> None:
+    """Torchrun would start as many trainings as ranks, each of an adapter of its own."""
+    environ = {} if size is None else {"WORLD_SIZE": size}
+
+    with pytest.raises(UsageError, match=f"WORLD_SIZE is {size}, but") if refused else contextlib.nullcontext():
+        check_alone(environ)
+
+
+def test_a_training_among_ranks_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before the data is opened."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2"):
+        train(tmp_path / "data", model=tmp_path / "base", output=tmp_path / "run")
+
+    assert list(tmp_path.iterdir()) == []
