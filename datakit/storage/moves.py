@@ -171,11 +171,16 @@ def plan_sync(
     committed = view.committed()
     if not held.single:
         refuse_nesting(origin, target, delete=delete)
+    here: Mapping[str, Item] | None = None
     if committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None):
-        whole = target.path is None or all(_is_there(target, item) for item in held.items.values())
+        if target.path is None:  # somebody may have taken a member away; the bytes of one do not change
+            here = view.here()
+            whole = all((there := here.get(name)) and there.bytes == item.bytes for name, item in held.items.items())
+        else:
+            whole = all(_is_there(target, item) for item in held.items.values())
         if whole:
             return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
-    here = view.here()
+    here = view.here() if here is None else here
     difference = view.compare(committed, here)
     refuse_harm(held, target, view.store, here, difference.move)
     extra = difference.extra if delete else []

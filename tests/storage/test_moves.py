@@ -58,15 +58,15 @@ def test_a_plan_says_how_many_requests_its_run_makes(bucket: str, tmp_path: Path
     assert up.bytes_to_move == down.bytes_to_move == PART_BYTES + 2
 
 
-def test_an_unchanged_commit_costs_one_request_at_a_remote_end(bucket: str, tmp_path: Path) -> None:
-    """Its manifest, and nothing else."""
+def test_an_unchanged_commit_costs_its_manifest_and_a_listing(bucket: str, tmp_path: Path) -> None:
+    """A destination is listed, since somebody may have taken a member away; of a source the manifest is enough."""
     make_commit(tmp_path / "ds", {"a": b"1"})
     sync(tmp_path / "ds", f"{bucket}/ds")
     sync(f"{bucket}/ds", tmp_path / "copy")
 
     plans = [plan_sync(tmp_path / "ds", f"{bucket}/ds"), plan_sync(f"{bucket}/ds", tmp_path / "copy")]
 
-    assert [asked(plan) for plan in plans] == ["1 GET", "1 GET"]
+    assert [asked(plan) for plan in plans] == ["1 GET, 1 LIST", "1 GET"]
     assert all(plan.up_to_date and plan.requests == 0 for plan in plans)
 
 

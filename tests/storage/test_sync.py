@@ -232,6 +232,19 @@ def test_a_member_that_was_removed_comes_back(bucket: str, tmp_path: Path) -> No
     verify_commit(tmp_path / "copy")
 
 
+def test_a_member_that_left_the_bucket_goes_up_again(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The manifest alone does not make a commit whole there either."""
+    make_commit(tmp_path / "ds", MEMBERS)
+    sync(tmp_path / "ds", f"{bucket}/ds")
+    s3.request("DELETE", f"{bucket.removeprefix('s3://')}/ds/sub/b")
+
+    result = sync(tmp_path / "ds", f"{bucket}/ds")
+    sync(f"{bucket}/ds", tmp_path / "copy")
+
+    assert (result.moved_files, result.up_to_date) == (1, False)
+    verify_commit(tmp_path / "copy")
+
+
 def test_files_go_both_ways_and_only_what_differs(bucket: str, tmp_path: Path) -> None:
     """A folder of raw files without a manifest: unchanged ones stay, changed ones are replaced whole."""
     raw = tmp_path / "raw"
@@ -291,7 +304,7 @@ def test_from_store_to_store_through_a_verified_spool(bucket: str, s3: S3Server,
     sync(f"{other}/moved/ds", tmp_path / "copy")
 
     assert files_below(tmp_path / "copy") == files_below(tmp_path / "ds")
-    assert (result.moved_files, again.up_to_date, str(again.requests)) == (4, True, "2 GET")
+    assert (result.moved_files, again.up_to_date, str(again.requests)) == (4, True, "2 GET, 1 LIST")
 
 
 def test_the_room_on_the_way_from_store_to_store_is_looked_at_first(
