@@ -33,6 +33,7 @@ ORDER = [
     "data/changes",
     "data/order",
     "storage/disk",
+    "storage/links",
     "storage/commit",
     "storage/etags",
     "storage/access",

@@ -17,7 +17,6 @@ What it does not do: decide which shards a dataset has (`planning`), commit (`bu
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
@@ -33,13 +32,11 @@ from datakit.data.index import index_name
 from datakit.errors import DatakitError, Refused
 from datakit.pack.writing import BuiltShard, Totals, sync_shard
 from datakit.storage import disk
+from datakit.storage.links import link
 
 FORMAT = 1
 KNOWN = "known.json"
 PLAN = "plan.json"
-
-_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
-"""What a file system says that cannot link: link(2) of the Linux man-pages project."""
 
 
 def task_of(*, dataset: str, bundle: int | None, pieces: Iterable[tuple[Sequence[str], Iterable[bytes]]]) -> str:
@@ -285,11 +282,10 @@ class Memory:
         for shard, path in wanted.items():
             disk.make_dirs(self._kept)
             for name, there in ((shard, path), (index_name(shard), Path(index_name(str(path))))):
-                link = self._kept / name
-                if Stat.of(link) != Stat.of(there):
-                    link.unlink(missing_ok=True)
-                    with _where_links_are():
-                        os.link(there, link)
+                kept = self._kept / name
+                if Stat.of(kept) != Stat.of(there):
+                    kept.unlink(missing_ok=True)
+                    link(there, kept)
         self.tidy()
 
     @staticmethod
@@ -309,22 +305,8 @@ class Memory:
         return self.root / "kept"
 
 
-@contextlib.contextmanager
-def _where_links_are() -> Iterator[None]:
-    """Do without links where a file system has none: they save work, and nothing depends on them."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-
-
 def place(path: Path, target: Path) -> None:
     """Give a file a second name in a directory of the same commit in the making; where that cannot be, copy it."""
-    try:
-        os.link(path, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
+    if not link(path, target):
         with disk.atomic_file(target) as copy, open(path, "rb") as file:
             shutil.copyfileobj(file, copy, 2**20)

@@ -15,7 +15,6 @@ Source of the grouping: see `foreign`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from datakit.source.scan import local_directory
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
+from datakit.storage.links import link
 
 TAR = ".tar"
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -282,11 +282,9 @@ def _into_commit(plan: _Plan, on_event: OnEvent) -> ReindexResult:
 
 def _bring(source: Path, target: Path, entry: FileEntry) -> None:
     """A hard link, or a copy where there can be none; checked as far as it was copied."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-            raise disk.translated(error, source) from None
+    with disk.at_door(source):
+        linked = link(source, target)
+    if not linked:
         with disk.at_door(target), open(source, "rb", buffering=0) as file, open(target, "xb", buffering=0) as copy:
             digester = Digester()
             while piece := file.read(disk.READ_BYTES):

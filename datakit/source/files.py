@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -72,15 +72,12 @@ class Files:
     @property
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Bytes that each takes in a shard."""
-        return sums(self.sizes + BLOCK_BYTES + -self.sizes % BLOCK_BYTES, self.firsts)
+        return sums(in_a_shard(self.sizes), self.firsts)
 
     @property
     def part_counts(self) -> Mapping[str, int]:
         """How many records have a part, by its name."""
-        counts: Counter[str] = Counter()
-        for number, count in enumerate(np.bincount(self.kind_of, minlength=len(self.kinds)).tolist()):
-            counts.update(dict.fromkeys(self.kinds[number].parts, count))
-        return dict(sorted(counts.items()))
+        return counts([kind.parts for kind in self.kinds], self.kind_of)
 
     def signatures(self, positions: Positions) -> list[bytes]:
         """16 bytes for each of some: BLAKE2b over name, size and stamp of each of its parts."""
@@ -176,6 +173,24 @@ class FileBatch:
 def sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Sums of the values between neighbouring places."""
     return np.add.reduceat(values, firsts[:-1]) if len(values) else np.zeros(0, np.int64)
+
+
+def in_a_shard(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Bytes that parts of these sizes take in a tar."""
+    return sizes + BLOCK_BYTES + -sizes % BLOCK_BYTES
+
+
+def counts(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32]) -> dict[str, int]:
+    """How many records have a part, by its name.
+
+    Args:
+        kinds: Which parts there are together.
+        kind_of: Which of them each record has.
+    """
+    found: Counter[str] = Counter()
+    for parts, count in zip(kinds, np.bincount(kind_of, minlength=len(kinds)).tolist(), strict=True):
+        found.update(dict.fromkeys(parts, count))
+    return {part: count for part, count in sorted(found.items()) if count}
 
 
 def _read(path: str, size: int, stamp: int | None) -> bytes:

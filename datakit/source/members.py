@@ -8,7 +8,6 @@ digest must be the same, or the file's size and time: what has changed in betwee
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -16,11 +15,11 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
+from datakit.data.shard import Sample, sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
-from datakit.source.files import sums
+from datakit.source.files import counts, in_a_shard, sums
 from datakit.source.records import KeyColumn, Positions, lacking, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
@@ -121,15 +120,12 @@ class Members:
     @property
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Bytes that each takes in a shard."""
-        return sums(self.sizes + BLOCK_BYTES + -self.sizes % BLOCK_BYTES, self.firsts)
+        return sums(in_a_shard(self.sizes), self.firsts)
 
     @property
     def part_counts(self) -> Mapping[str, int]:
         """How many records have a part, by its name."""
-        counts: Counter[str] = Counter()
-        for number, count in enumerate(np.bincount(self.kind_of, minlength=len(self.kinds)).tolist()):
-            counts.update(dict.fromkeys(self.kinds[number], count))
-        return {part: count for part, count in sorted(counts.items()) if count}
+        return counts(self.kinds, self.kind_of)
 
     def where(self, position: int) -> str:
         """Where a record came from, as a person would look it up: `chat.parquet:12`."""

@@ -171,16 +171,12 @@ def plan_sync(
     committed = view.committed()
     if not held.single:
         refuse_nesting(origin, target, delete=delete)
-    here: Mapping[str, Item] | None = None
-    if committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None):
-        if target.path is None:  # somebody may have taken a member away; the bytes of one do not change
-            here = view.here()
-            whole = all((there := here.get(name)) and there.bytes == item.bytes for name, item in held.items.items())
-        else:
-            whole = all(_is_there(target, item) for item in held.items.values())
-        if whole:
-            return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
-    here = view.here() if here is None else here
+    quick = (
+        committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None)
+    )
+    if quick and view.is_whole():
+        return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
+    here = view.here()
     difference = view.compare(committed, here)
     refuse_harm(held, target, view.store, here, difference.move)
     extra = difference.extra if delete else []
@@ -223,11 +219,6 @@ def _locate(place: Location, name: str, *, single: bool) -> Path | None:
     return None if place.path is None else place.path if single else place.path / name
 
 
-def _is_there(place: Location, item: Item) -> bool:
-    path = place.path
-    return path is not None and (path / item.name).is_file() and (path / item.name).stat().st_size == item.bytes
-
-
 @dataclass(frozen=True, slots=True)
 class _View:
     """Both places while a plan is made."""
@@ -268,6 +259,14 @@ class _View:
             names = [name for name in self.held.items if name not in items and (path / name).is_file()]
             items.update((name, Item(name, (path / name).stat().st_size)) for name in names)
         return items
+
+    def is_whole(self) -> bool:
+        """Whether each file is at the destination in its size: somebody may have taken one away."""
+        items, path = self.held.items.values(), self.target.path
+        if path is None:
+            here = {item.name: item.bytes for item in self.here().values()}
+            return all(here.get(item.name) == item.bytes for item in items)
+        return all((file := path / item.name).is_file() and file.stat().st_size == item.bytes for item in items)
 
     def compare(self, committed: Holding | None, here: Mapping[str, Item]) -> Difference:
         """What has to move."""

@@ -7,7 +7,6 @@ one that stands. Nothing is linked whose bytes were not verified.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from pathlib import Path
 from datakit.errors import IntegrityError
 from datakit.storage.commit import verify_file
 from datakit.storage.disk import at_door, hash_file, make_dirs, write_atomic
+from datakit.storage.links import link
 from datakit.version.dvc import DIR_SUFFIX, Tree, object_key
 from datakit.version.local import Found, find, md5_of
 
@@ -124,14 +124,10 @@ def _link(path: Path, target: Path) -> bool:
         make_dirs(target.parent)
         target.unlink(missing_ok=True)  # one of another size, cut short by whoever made it
         try:
-            # one step, whole from the first moment; two processes that link the same file do the same
-            os.link(os.path.realpath(path), target)
+            # whole from the first moment; two processes that link the same file do the same
+            linked = link(os.path.realpath(path), target)
         except FileExistsError:
             return True
-        except OSError as error:
-            # another disk; a file system without links; a file with as many as it may have
-            if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
-                return False
-            raise
-        target.chmod(READ_ONLY)
-    return True
+        if linked:
+            target.chmod(READ_ONLY)
+    return linked
