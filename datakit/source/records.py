@@ -91,8 +91,8 @@ class KeyColumn:
         return self.text[start : start + int(self.lengths[position])].decode()
 
     def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), _ITERATED):
-            yield from self.take(np.arange(start, min(start + _ITERATED, len(self))))
+        for some in stretches(len(self)):
+            yield from self.take(some)
 
     def take(self, positions: Positions) -> list[str]:
         """Some of them, in this order."""
@@ -132,6 +132,12 @@ class KeyColumn:
 
 _ITERATED = 4096
 """Keys that are looked up at once: some megabytes of places."""
+
+
+def stretches(count: int) -> Iterator[Positions]:
+    """The positions of so many records, some thousand at a time."""
+    for start in range(0, count, _ITERATED):
+        yield np.arange(start, min(start + _ITERATED, count))
 
 
 class Run(Protocol):
