@@ -94,14 +94,22 @@ class Index:
         index._check_columns()
         return index
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self) -> memoryview:
         """The index as a file."""
         import pyarrow as pa
 
-        sink = pa.BufferOutputStream()
+        length = pa.MockOutputStream()
+        self._write(length)
+        # into a buffer of its size: one that grows takes twice as much, and a copy on top
+        buffer = pa.allocate_buffer(length.size())
+        self._write(pa.FixedSizeBufferWriter(buffer))
+        return memoryview(buffer).toreadonly()
+
+    def _write(self, sink: Any) -> None:
+        import pyarrow as pa
+
         with pa.ipc.new_file(sink, self._table.schema) as writer:
             writer.write_table(self._table)
-        return bytes(sink.getvalue())
 
     def __len__(self) -> int:
         return int(self._table.num_rows)

@@ -109,7 +109,8 @@ class Engine:
         waiting: deque[Future[Result]] = deque()
         try:
             for task in tasks:
-                waiting.append(pool.submit(self._ask, function, task))
+                waiting.append(pool.submit(self._ask, function, [task]))
+                del task
                 if len(waiting) >= at_once(len(self._all)):
                     yield waiting.popleft().result()
             while waiting:
@@ -117,12 +118,13 @@ class Engine:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, function: Callable[[Task], Result], task: Task) -> Result:
+    def _ask(self, function: Callable[[Task], Result], only: list[Task]) -> Result:
+        """Have a worker run a task, which is taken out of its list so that nobody holds it while it runs there."""
         worker = self._idle.get()
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            worker.stdin.write(pickle.dumps((function, task), protocol=5))
+            worker.stdin.write(pickle.dumps((function, only.pop()), protocol=5))
             worker.stdin.flush()
             done, value = pickle.load(worker.stdout)  # noqa: S301 -- our own child
         except (EOFError, OSError, pickle.UnpicklingError):

@@ -204,7 +204,7 @@ def test_a_byte_of_an_index_leads_to_its_row() -> None:
         Row(f"key-{n}" * (1 + n % 3), bytes([n]) * 16, {"txt": Part(512 * n, 100 + n, 7 * n)}, tokens=n, source=f"s{n}")
         for n in range(9)
     ]
-    data = Index.from_rows(rows).to_bytes()
+    data = bytes(Index.from_rows(rows).to_bytes())
     index = Index.from_buffer(data)
 
     for value, name in ((b"key-4", "key"), (bytes([4]) * 16, "digest"), (b"s4", "source")):
@@ -221,7 +221,7 @@ def test_a_byte_of_an_index_leads_to_its_row() -> None:
 def test_a_byte_of_an_index_with_gaps_leads_near_its_row() -> None:
     """A validity bitmap has eight rows a byte: the first of them is named; an empty index has no row."""
     rows = [Row(f"k{n}", bytes(16), {"txt" if n % 2 else "cls": Part(512, 1, 1)}) for n in range(20)]
-    data = Index.from_rows(rows).to_bytes()
+    data = bytes(Index.from_rows(rows).to_bytes())
     index, empty = Index.from_buffer(data), Index.from_rows([]).to_bytes()
     bitmap = data.index(bytes([0xAA, 0xAA, 0x0A]))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from datakit import DatakitError, UsageError
-from datakit.pack.engines import Engine, cores
+from datakit.pack.engines import Engine
 from datakit.units import parse_bytes
 from support.cli import environment
 
@@ -139,14 +139,3 @@ def test_what_a_task_prints_does_not_mix_with_answers() -> None:
     """A library that prints in a worker prints on stderr."""
     with Engine(2) as engine:
         assert list(engine.map(print, ["noise", "more noise"])) == [None, None]
-
-
-def test_cores_are_those_that_may_be_used() -> None:
-    """A process bound to one core starts one worker."""
-    bound = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    script = bound + "from datakit.pack.engines import cores; print(cores())"
-
-    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
-
-    assert done.stdout == "1\n"
-    assert cores() == len(os.sched_getaffinity(0))
