@@ -26,6 +26,7 @@ from datakit.data.keys import key_hash, split_name
 from datakit.data.shard import Part, Row, sample_digest
 from datakit.errors import IntegrityError
 from datakit.pack.writing import Totals
+from datakit.source.files import changed_ns
 from datakit.source.records import MAX_KEY_BYTES
 from datakit.source.troubles import Trouble
 from datakit.storage.disk import at_door, map_file
@@ -242,4 +243,4 @@ class _Reading:
 def _stamp(path: Path) -> tuple[int, int, int]:
     with at_door(path):
         status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, status.st_ino
+    return status.st_size, changed_ns(status), status.st_ino

@@ -175,6 +175,15 @@ def sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.ND
     return np.add.reduceat(values, firsts[:-1]) if len(values) else np.zeros(0, np.int64)
 
 
+def changed_ns(status: os.stat_result) -> int:
+    """When a file was last changed, in ns since 1970: its bytes, or its name, mode or times.
+
+    A file that was edited or replaced and has its old time of modification back (`touch -r`, `rsync -a`, `mv`) is told
+    by its inode's time alone, which nobody sets; a file system that keeps no such time has the other.
+    """
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
 def in_a_shard(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Bytes that parts of these sizes take in a tar."""
     return sizes + BLOCK_BYTES + -sizes % BLOCK_BYTES
@@ -200,7 +209,7 @@ def _read(path: str, size: int, stamp: int | None) -> bytes:
         data = os.read(descriptor, size + 1)
         while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
             data += more
-        if len(data) != size or (stamp is not None and os.fstat(descriptor).st_mtime_ns != stamp):
+        if len(data) != size or (stamp is not None and changed_ns(os.fstat(descriptor)) != stamp):
             raise changed(path)
     finally:
         os.close(descriptor)

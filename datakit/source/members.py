@@ -19,7 +19,7 @@ from datakit.data.shard import Sample, sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
-from datakit.source.files import counts, in_a_shard, sums
+from datakit.source.files import changed_ns, counts, in_a_shard, sums
 from datakit.source.records import KeyColumn, Positions, lacking, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
@@ -43,19 +43,19 @@ class Holder(NamedTuple):
     name: str
     path: str
     size: int
-    mtime_ns: int
+    changed_ns: int
     source_ns: int = 0
 
     @classmethod
     def at(cls, name: str, path: str) -> Holder:
         """The file as it is now."""
         status = os.stat(path)
-        return cls(name, path, status.st_size, status.st_mtime_ns)
+        return cls(name, path, status.st_size, changed_ns(status))
 
     def is_same(self, descriptor: int) -> bool:
         """Whether an open file is as it was."""
         status = os.fstat(descriptor)
-        return (status.st_size, status.st_mtime_ns) == (self.size, self.mtime_ns)
+        return (status.st_size, changed_ns(status)) == (self.size, self.changed_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

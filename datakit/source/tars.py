@@ -51,7 +51,7 @@ def list_tar(task: TarTask) -> Piece:
         InputError: It is damaged, or not whole.
     """
     with disk.at_door(task.file.path):
-        holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.mtime_ns or 0)
+        holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.changed_ns or 0)
         if os.path.exists(task.index):
             return _indexed(holder, Index.from_buffer(disk.map_file(Path(task.index))))
         return _foreign(holder, task.source, task.naming)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from datakit.data.keys import key_hash
 from datakit.errors import NotFound
+from datakit.source.files import changed_ns
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
 from datakit.storage.objects import no_file
@@ -34,12 +35,12 @@ class SourceFile(NamedTuple):
     name: str
     bytes: int
     fingerprint: str | None
-    mtime_ns: int | None = None
+    changed_ns: int | None = None
 
     @property
     def stamp(self) -> int:
         """A number that tells its version: the time of its change, or a hash of its tag."""
-        return key_hash(str(self.fingerprint)) if self.mtime_ns is None else self.mtime_ns
+        return key_hash(str(self.fingerprint)) if self.changed_ns is None else self.changed_ns
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
                 if not fingerprints and entry.is_file(follow_symlinks=False) and _is_open(entry.stat()):
                     # what most entries are: a listing of 100,000 files is half as long for it
                     status = entry.stat()
-                    tree.files.append(SourceFile(entry.path[prefix:], status.st_size, None, status.st_mtime_ns))
+                    tree.files.append(SourceFile(entry.path[prefix:], status.st_size, None, changed_ns(status)))
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
                 elif (trouble := _trouble(entry, entry.path[prefix:], real)) is not None:
@@ -132,7 +133,7 @@ def _is_open(status: os.stat_result) -> bool:
 
 
 def _file(name: str, path: str, status: os.stat_result, *, fingerprints: bool) -> SourceFile:
-    return SourceFile(name, status.st_size, _md5(path) if fingerprints else None, status.st_mtime_ns)
+    return SourceFile(name, status.st_size, _md5(path) if fingerprints else None, changed_ns(status))
 
 
 def _md5(path: str) -> str:

@@ -17,7 +17,7 @@ from datakit.pack.cut import PackSettings
 from datakit.units import parse_bytes
 from support.cli import datakit, environment
 from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
-from support.receipts import age
+from support.receipts import at_rest
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,12 @@ def test_a_worker_that_dies_is_tried_again_and_then_told(cluster: Cluster, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["lines", "files"])
-def test_ray_gives_the_bytes_of_one_process(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+def test_ray_gives_the_bytes_of_one_process(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Law 4: shards, indexes and manifests, byte for byte; the next pack, without Ray, knows them all."""
-    raw = (
-        write_lines(tmp_path / "raw.jsonl", raw_lines(300))
-        if kind == "lines"
-        else age(write_pairs(tmp_path / "raw", 80))
-    )
+    at_rest(monkeypatch)
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(300)) if kind == "lines" else write_pairs(tmp_path / "raw", 80)
     settings = PackSettings(shard_size="16KiB", splits={"train": 4, "dev": 1})
 
     result = pack(raw, tmp_path / "ray" / "ds", settings=settings, engine="ray")

@@ -20,7 +20,6 @@ from datakit.storage import disk
 from datakit.storage.commit import read_manifest
 from support.cli import datakit, environment
 from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
-from support.receipts import age
 
 SETTINGS = PackSettings(shard_size="8KiB", splits={"train": 4, "dev": 1}, name="ds")
 
@@ -55,11 +54,7 @@ def test_parts_in_any_order_make_the_dataset_of_one_pack(tmp_path: Path, kind: s
     """Seven shares in random order, one of them killed and run again, one run twice: the manifests are byte for byte
     those of packs with one, two and four workers, and the commit builds nothing.
     """
-    raw = (
-        write_lines(tmp_path / "raw.jsonl", raw_lines(400))
-        if kind == "lines"
-        else age(write_pairs(tmp_path / "raw", 150))
-    )
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400)) if kind == "lines" else write_pairs(tmp_path / "raw", 150)
     whole = []
     for workers in (1, 2, 4):
         small_pack(raw, tmp_path / f"w{workers}", workers=workers, shard_size="8KiB", splits=SETTINGS.splits, name="ds")

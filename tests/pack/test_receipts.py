@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from datakit.pack.writing import BuiltShard, Totals
 from support.cli import environment
 from support.opened import opened
 from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
-from support.receipts import HOUR_S, age, inodes
+from support.receipts import HOUR_NS, at_rest, inodes
 
 
 def receipt_of(path: Path, *, task: str = "t", settled: bool = True) -> Receipt:
@@ -171,16 +172,17 @@ def test_a_second_pack_of_lines_reads_no_shard(tmp_path: Path) -> None:
     assert result.reused == result.shards - 1 > 10
 
 
-def test_a_second_pack_of_files_reads_what_changed(tmp_path: Path) -> None:
+def test_a_second_pack_of_files_reads_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a folder, the files of the one shard with an edited, or a touched, file are opened and no others."""
-    raw = age(write_pairs(tmp_path / "raw", 120))
+    at_rest(monkeypatch)
+    raw = write_pairs(tmp_path / "raw", 120)
     first = small_pack(raw, tmp_path / "ds")
 
     with opened(tmp_path) as files:
         same = small_pack(raw, tmp_path / "ds")
     (raw / "0" / "img-0010.json").write_bytes(b'{"n": 999}')
-    age(raw / "0", by_s=HOUR_S / 2)
-    os.utime(raw / "0" / "img-0010.json", (1, 1))
+    for path in (raw / "0").iterdir():
+        os.utime(path, (1, 1))
     edited = small_pack(raw, tmp_path / "ds")
     small_pack(raw, tmp_path / "fresh" / "ds")
 
@@ -190,9 +192,10 @@ def test_a_second_pack_of_files_reads_what_changed(tmp_path: Path) -> None:
     assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
 
 
-def test_one_edited_file_is_one_shard(tmp_path: Path) -> None:
+def test_one_edited_file_is_one_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their very files."""
-    raw = age(write_pairs(tmp_path / "raw", 120))
+    at_rest(monkeypatch)
+    raw = write_pairs(tmp_path / "raw", 120)
     small_pack(raw, tmp_path / "ds")
     before = inodes(tmp_path / "ds")
     victim = raw / "1" / "img-0051.jpg"
@@ -206,15 +209,17 @@ def test_one_edited_file_is_one_shard(tmp_path: Path) -> None:
     assert verify(tmp_path / "ds").findings == ()
 
 
-def test_a_file_that_is_too_new_is_not_trusted(tmp_path: Path) -> None:
+def test_a_file_that_is_too_new_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written just now, it may change again under the same size and time: the next pack reads it again."""
-    raw = age(write_pairs(tmp_path / "raw", 60))
+    at_rest(monkeypatch)
+    raw = write_pairs(tmp_path / "raw", 60)
     young = raw / "0" / "img-0010.jpg"
     young.write_bytes(b"first".ljust(1000))
-    now = young.stat().st_mtime_ns
+    newer = time.time_ns() + 2 * HOUR_NS
+    os.utime(young, ns=(newer, newer))
     first = small_pack(raw, tmp_path / "ds")
     young.write_bytes(b"other".ljust(1000))
-    os.utime(young, ns=(now, now))
+    os.utime(young, ns=(newer, newer))
 
     second = small_pack(raw, tmp_path / "ds")
     third = small_pack(raw, tmp_path / "ds")
@@ -225,7 +230,7 @@ def test_a_file_that_is_too_new_is_not_trusted(tmp_path: Path) -> None:
     assert tree(tmp_path / "ds") == tree(tmp_path / "fresh" / "ds")
 
 
-def test_tars_are_known_by_their_size_and_time(tmp_path: Path) -> None:
+def test_tars_are_known_by_their_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of tars that was repacked is not read again; one that was written just now is."""
     pairs = write_pairs(tmp_path / "pairs", 60)
     (tmp_path / "raw").mkdir()
@@ -234,7 +239,7 @@ def test_tars_are_known_by_their_size_and_time(tmp_path: Path) -> None:
             tar.add(path, arcname=str(path.relative_to(pairs)))
     young = small_pack(tmp_path / "raw", tmp_path / "ds")
     young_again = small_pack(tmp_path / "raw", tmp_path / "ds")
-    age(tmp_path / "raw")
+    at_rest(monkeypatch)
 
     old = small_pack(tmp_path / "raw", tmp_path / "ds")
     old_again = small_pack(tmp_path / "raw", tmp_path / "ds")

@@ -22,17 +22,17 @@ from datakit.pack.twins import groups_of
 from support.cli import datakit, environment
 from support.opened import opened
 from support.packing import raw_lines, samples_of, small_pack, tree, visible, write_lines
-from support.receipts import age
+from support.receipts import at_rest
 
 SPLITS = {"train": 1, "held-out": 1}
 
 
 def write_texts(root: Path, texts: dict[str, str]) -> Path:
-    """A folder with a text for each key, an hour old."""
+    """A folder with a text for each key."""
     root.mkdir(exist_ok=True)
     for key, text in texts.items():
         (root / f"{key}.txt").write_text(text)
-    return age(root)
+    return root
 
 
 def heard(raw: Path, dest: Path, **words: object) -> tuple[PackResult, list[Event]]:
@@ -59,8 +59,9 @@ def test_groups_are_those_of_a_plain_loop(values: list[int], heads_equal: bool) 
     assert found == [group for group in expected if len(group) > 1]
 
 
-def test_twins_of_files_are_told(tmp_path: Path) -> None:
+def test_twins_of_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many, and of whom; the dataset holds them all."""
+    at_rest(monkeypatch)
     texts = {f"t{number:02d}": f"text {number % 17}" for number in range(20)}
 
     result, told = heard(write_texts(tmp_path / "raw", texts), tmp_path / "ds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from datakit import InputError
 from datakit.data.shard import Sample
+from datakit.source.files import changed_ns
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.naming import Naming
 
@@ -21,7 +23,7 @@ def write(root: Path, files: dict[str, bytes]) -> list[FoundFile]:
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
-        found.append(FoundFile(name, len(data), (root / name).stat().st_mtime_ns))
+        found.append(FoundFile(name, len(data), changed_ns((root / name).stat())))
     return found
 
 
@@ -124,3 +126,18 @@ def test_names_of_a_batch_are_those_of_the_files(tmp_path: Path) -> None:
     assert list(table.keys) == ["b", "v1%2E2"]
     assert batch.names() == ["b.txt", "v1.2.JPG", "v1.2.seg.png"]
     assert [sample.parts for sample in batch.samples()] == [{"txt": b"z"}, {"jpg": b"x", "seg.png": b"y"}]
+
+
+def test_a_file_that_was_replaced_by_one_of_its_size_and_time_is_refused(tmp_path: Path) -> None:
+    """As `rsync -a` does: written aside, given the old time, renamed over it; only the inode's own time tells."""
+    table = list_files(str(tmp_path), files=write(tmp_path, {"a.txt": b"cat"}))
+    was = table.signatures(np.arange(1))
+    (tmp_path / "new").write_bytes(b"dog")
+    shutil.copystat(tmp_path / "a.txt", tmp_path / "new")
+    (tmp_path / "new").rename(tmp_path / "a.txt")
+
+    with pytest.raises(InputError, match=r"a\.txt changed while it was packed"):
+        list(table.take(np.arange(1)).samples())
+    status = (tmp_path / "a.txt").stat()
+    now = list_files(str(tmp_path), files=[FoundFile("a.txt", status.st_size, changed_ns(status))])
+    assert now.signatures(np.arange(1)) != was

@@ -1,19 +1,19 @@
-"""receipts: sources as old as those that pack may trust, and what of a dataset is the same file."""
+"""receipts: sources that pack may trust, and what of a dataset is the same file."""
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
-HOUR_S = 3600
+import pytest
+
+from datakit.pack import work
+
+HOUR_NS = 3600 * 10**9
 
 
-def age(root: Path, *, by_s: float = HOUR_S) -> Path:
-    """Give all files of a folder the time that they would have an hour after they were written."""
-    for path in root.rglob("*.*"):
-        os.utime(path, (time.time() - by_s, time.time() - by_s))
-    return root
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each file had been at rest for an hour when it was listed: the time that counts cannot be set back."""
+    monkeypatch.setattr(work, "RACY_NS", -HOUR_NS)
 
 
 def inodes(dataset: Path) -> dict[str, int]:
