@@ -101,6 +101,7 @@ ORDER = [
     "pack/beside",
     "pack/reindex",
     "pack/damage",
+    "pack/unnamed",
     "pack/verify",
     "pack/build",
     "pack/tokenize",

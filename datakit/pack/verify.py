@@ -2,8 +2,8 @@
 
 Every file is compared with the manifest, on the disk or in object storage: shards stream by, several at a time, so
 memory is flat, and what differs is looked into (`damage`). A file beside them that the manifest does not name is a
-finding too, because a reader by listing would take it for a shard; what a killed writer of ours left is told apart,
-and is no damage.
+finding too, because a reader by listing would take it for a shard; what a killed writer of ours left and shards of
+other versions are told apart (`unnamed`), and are no damage.
 
 What is compared: each 16 MiB part's crc32c, and the sha256 of whatever passes in one piece, which is everything on the
 disk and shards of up to 64 MiB in object storage. The md5 that a manifest holds for DVC is not. It mends nothing.
@@ -28,15 +28,13 @@ from datakit.errors import DatakitError, InputError, IntegrityError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.damage import Finding, Suspect, cut, damage, wrong_parts
+from datakit.pack.unnamed import Unnamed, unnamed
 from datakit.pack.writing import Totals
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import LAST_NAME, NEXT_NAME, parse_manifest
 from datakit.storage.counts import RequestCounts
-from datakit.storage.disk import TEMPORARY
 from datakit.storage.objects import ObjectInfo
-from datakit.storage.partial import PARTIAL
-from datakit.storage.sync import LOCK_NAME
 from datakit.storage.view import View, open_view
+from datakit.units import format_bytes, format_number_of
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
@@ -64,6 +62,8 @@ class VerifyReport:
         requests: Requests that it cost, by class; none on the disk.
         kind: What is committed there.
         files: Files that the manifest names.
+        other_versions: Shards of other versions, with their indexes, that a sync without `--delete` left there.
+        other_versions_bytes: Their bytes.
     """
 
     path: Path | str
@@ -77,6 +77,8 @@ class VerifyReport:
     requests: RequestCounts = NO_REQUESTS
     kind: str = "dataset"
     files: int = 0
+    other_versions: tuple[str, ...] = ()
+    other_versions_bytes: int = 0
 
     def raise_findings(self) -> None:
         """Do nothing for a whole dataset.
@@ -146,7 +148,9 @@ def verify(
     """
     view = _open(dataset, stores)
     contents = _contents(view)
-    there, findings, leftovers = _files(view)
+    there = view.files() if view.path is None else _local_files(view.path)
+    besides = unnamed(view, there, quick=quick)
+    findings = [Finding(name, "the manifest does not name this file") for name in besides.foreign]
     totals, checked = [], 0
     total_bytes = None if quick else view.manifest.total_bytes
     for look in _looks(view, there, quick=quick):
@@ -161,9 +165,9 @@ def verify(
     on_event(Progress("verify", checked, total_bytes, "B"))
     if contents is not None and not findings:
         findings += _lies(contents, Totals.sum(totals))
-    if leftovers:
-        hint = f"The next pack or sync to {view.where} removes them; no reader takes them for data"
-        on_event(Caution(f"a killed pack or sync left {len(leftovers)} files ({leftovers[0]}, ...)", hint=hint))
+    spare_bytes = sum(there[name].bytes for name in besides.versions)
+    for caution in _cautions(view, besides, spare_bytes):
+        on_event(caution)
     return VerifyReport(
         path=view.path or view.where,
         name=view.manifest.name,
@@ -172,11 +176,25 @@ def verify(
         shards=len(contents.shards) if contents else 0,
         checked_bytes=checked,
         findings=tuple(findings),
-        leftovers=leftovers,
+        leftovers=besides.killed,
         requests=view.requests,
         kind=view.manifest.kind,
         files=len(view.manifest.members),
+        other_versions=besides.versions,
+        other_versions_bytes=spare_bytes,
     )
+
+
+def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Caution]:
+    """What lies beside a dataset and is no damage."""
+    if killed := besides.killed:
+        hint = f"The next pack or sync to {view.where} removes them; no reader takes them for data"
+        yield Caution(f"a killed pack or sync left {len(killed)} files ({killed[0]}, ...)", hint=hint)
+    if spare := besides.versions:
+        what = f"{format_number_of(len(spare), 'file')} ({format_bytes(spare_bytes)}) of another version"
+        remove = f"datakit sync --delete --max-delete {len(spare)} SRC {view.where}"
+        hint = f"No reader takes them for data; remove them by a sync from where it comes from: {remove}"
+        yield Caution(f"{view.where} also holds {what} of {view.manifest.name}, such as {spare[0]}", hint=hint)
 
 
 def _contents(view: View) -> Contents | None:
@@ -194,17 +212,6 @@ def _open(dataset: str | Path, stores: Mapping[str, StoreOptions] | None) -> Vie
         raise IntegrityError(error.message, hint="Fetch or pack the dataset again", subject=error.subject) from None
 
 
-def _files(view: View) -> tuple[dict[str, ObjectInfo], list[Finding], tuple[str, ...]]:
-    """What lies there, what of it nobody named, and what was left by a killed writer of ours."""
-    there = view.files() if view.path is None else _local_files(view.path)
-    known = {entry.name for entry in view.manifest.members} | {MANIFEST_NAME}
-    renewal = _renewal(view.path) if view.path is not None else set()
-    others = sorted(set(there) - known)
-    leftovers = tuple(name for name in others if name in renewal or _is_ours(name))
-    foreign = [Finding(name, "the manifest does not name this file") for name in others if name not in leftovers]
-    return there, foreign, leftovers
-
-
 def _local_files(root: Path) -> dict[str, ObjectInfo]:
     found = {}
     for path in root.rglob("*"):
@@ -212,25 +219,6 @@ def _local_files(root: Path) -> dict[str, ObjectInfo]:
             name = path.relative_to(root).as_posix()
             found[name] = ObjectInfo(name, path.stat().st_size, None)
     return found
-
-
-def _is_ours(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return name == LOCK_NAME or any(pattern.fullmatch(last) for pattern in (TEMPORARY, PARTIAL))
-
-
-def _renewal(root: Path) -> set[str]:
-    """Files of a renewal that was killed: its markers, and what the manifests in them name."""
-    names: set[str] = set()
-    for marker in (NEXT_NAME, LAST_NAME):
-        path = root / marker
-        if path.is_file():
-            names.add(marker)
-            try:
-                names |= {entry.name for entry in parse_manifest(path.read_bytes(), where=str(path)).members}
-            except DatakitError:
-                continue  # nothing of it can be told apart
-    return names
 
 
 def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Iterator[_Look]:
