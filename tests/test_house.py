@@ -34,6 +34,7 @@ ORDER = [
     "data/order",
     "storage/disk",
     "storage/links",
+    "storage/absent",
     "storage/commit",
     "storage/etags",
     "storage/access",

@@ -31,6 +31,8 @@ FORMATS_READ = range(1, 2)
 """Format numbers that this version reads."""
 
 _FIELDS = {"format", "kind", "name", "members", "about"}
+_OURS = 3
+"""So many of these fields are no accident: without a format number such JSON is a damaged manifest, not another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +151,17 @@ class Manifest:
         """Read a manifest.
 
         Raises:
-            InputError: The bytes are not JSON, or are JSON of something else.
+            InputError: The bytes are JSON of something else.
             UsageError: The manifest has a format number that this version does not read.
-            IntegrityError: It is a manifest, and a field of it is wrong.
+            IntegrityError: They are no JSON, or a field of the manifest is wrong.
         """
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise InputError(f"the manifest is not JSON: {error}", hint="Fetch or pack it again") from None
-        if not isinstance(value, dict) or "format" not in value:
+            raise IntegrityError(f"the manifest is not JSON: {error}", hint="Fetch or pack it again") from None
+        if not isinstance(value, dict) or ("format" not in value and len(_FIELDS & set(value)) < _OURS):
             raise InputError("this JSON is not a datakit manifest: it has no format number")
-        if value["format"] not in FORMATS_READ:
+        if value.get("format", FORMAT) not in FORMATS_READ:
             accepted = f"{FORMATS_READ[0]} to {FORMATS_READ[-1]}"
             raise UsageError(
                 f"the manifest has format {value['format']!r}; this datakit reads {accepted}",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.shard import LINE_PART
-from datakit.errors import InputError, NotFound, UsageError
+from datakit.errors import InputError, IntegrityError, NotFound, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, shard_size
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
@@ -163,7 +163,7 @@ def _tell_of_another_size(dest: Path, settings: PackSettings, on_event: OnEvent)
     for path in [dest / split for split in settings.splits] or [dest]:
         try:
             before = read_manifest(path).about.get("pack", {}).get("shard_bytes")
-        except (NotFound, InputError):
+        except (NotFound, InputError, IntegrityError):
             continue
         if isinstance(before, int) and before != settings.shard_bytes:
             on_event(

@@ -18,7 +18,7 @@ from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Manifest
 from datakit.data.shard import Row
-from datakit.errors import InputError, NotFound, Refused
+from datakit.errors import InputError, IntegrityError, NotFound, Refused
 from datakit.events import Caution, OnEvent
 from datakit.pack.planning import PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, task_of
@@ -176,7 +176,7 @@ def _is_of_pack(path: Path, split: str | None) -> bool:
     """Whether a dataset stands there that a pack made as this split (None: one made without splits)."""
     try:
         manifest = read_manifest(path)
-    except (NotFound, InputError):  # nothing, or a manifest.json of others
+    except (NotFound, InputError, IntegrityError):  # nothing, a torn one, or a manifest.json of others
         return False
     pack = manifest.about.get("pack")
     return manifest.kind == "dataset" and isinstance(pack, dict) and "split" in pack and pack["split"] == split

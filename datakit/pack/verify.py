@@ -24,7 +24,7 @@ from datakit.data.digest import PART_BYTES, FileEntry, crc32c
 from datakit.data.flips import flipped_bit
 from datakit.data.index import Index
 from datakit.data.manifest import MANIFEST_NAME, Contents, ShardEntry, content_digest
-from datakit.errors import DatakitError, InputError, IntegrityError
+from datakit.errors import DatakitError, IntegrityError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.damage import Finding, Suspect, cut, damage, wrong_parts
@@ -141,12 +141,12 @@ def verify(
 
     Raises:
         NotFound: Nothing is committed there.
-        InputError: It is a file.
+        InputError: It is a file, or another program's manifest.json is there.
         IntegrityError: The manifest is damaged. What is wrong with other files stands in the report.
         Refused: A shard was replaced while it was read.
         StoreUnavailable, NotAllowed: The store cannot be asked.
     """
-    view = _open(dataset, stores)
+    view = open_view(dataset, stores=stores)
     contents = _contents(view)
     there = view.files() if view.path is None else _local_files(view.path)
     besides = unnamed(view, there, quick=quick)
@@ -200,16 +200,6 @@ def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Cautio
 def _contents(view: View) -> Contents | None:
     """What the manifest says of samples, where it is of any."""
     return view.contents if view.manifest.kind == "dataset" else None
-
-
-def _open(dataset: str | Path, stores: Mapping[str, StoreOptions] | None) -> View:
-    try:
-        return open_view(dataset, stores=stores)
-    except InputError as error:
-        if not str(error.subject).endswith(f"/{MANIFEST_NAME}"):
-            raise
-        # elsewhere such a file is no manifest of ours; here it was said to be one
-        raise IntegrityError(error.message, hint="Fetch or pack the dataset again", subject=error.subject) from None
 
 
 def _local_files(root: Path) -> dict[str, ObjectInfo]:

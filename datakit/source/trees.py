@@ -60,7 +60,7 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
 
     Raises:
         NotFound: Nothing is there.
-        Refused: It is a pipe, a device or a socket.
+        InputError: It is a pipe, a device or a socket.
     """
     if not root.exists():
         raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))

@@ -150,6 +150,12 @@ def refused(status: int, text: str, asked: Asked) -> DatakitError:
     return Throttled(f"{where}{at}: the store is busy or broken ({said})", hint="Try again later", subject=where)
 
 
+def no_key(key: str) -> UsageError:
+    """The error of a key that obstore does not take."""
+    message = f"{key!a} cannot be the key of an object: obstore takes no control characters and no empty step"
+    return UsageError(message, hint="Rename it", subject=ascii(key))
+
+
 def no_answer(asked: Asked, reason: str) -> StoreUnavailable:
     """The error of a request that got no whole answer."""
     hint = "Check the endpoint, the network and the proxy settings"

@@ -29,6 +29,7 @@ from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.machine import cores
 from datakit.storage import disk
+from datakit.storage.absent import no_commit
 
 NEXT_NAME = f".{MANIFEST_NAME}.next"
 """Where the coming manifest stands while its members move in."""
@@ -281,16 +282,13 @@ def read_manifest(directory: Path) -> Manifest:
 
     Raises:
         NotFound: The directory is not there, or holds no manifest, so that nothing is committed there.
-        InputError: What stands there is not a manifest.
-        IntegrityError: The manifest contradicts itself.
+        InputError: It is a file, or what stands there is another program's.
+        IntegrityError: The manifest is torn, or contradicts itself.
     """
     directory = Path(directory)
-    if not directory.is_dir():
-        said = "is a file, not a directory with a commit" if directory.exists() else "is not there"
-        raise NotFound(f"{directory} {said}", subject=str(directory))
     path = directory / MANIFEST_NAME
     if not path.is_file():
-        raise NotFound(f"{directory} has no {MANIFEST_NAME}, so nothing is committed there", subject=str(directory))
+        raise no_commit(directory)
     with disk.at_door(path):
         data = path.read_bytes()
     return parse_manifest(data, where=str(path))

@@ -11,7 +11,7 @@ What it does not do: write. Its error texts are never passed on, because they ma
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -93,6 +93,17 @@ class FsspecStore:
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             sized = dict(zip(bare, pool.map(self.head, bare), strict=True))
         return [sized.get(key) or self._info(key, named[key]) for key in sorted(named)]
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """One request; none where a web server has no page of links."""
+        with self._door(prefix) as fs:
+            top = self._path(prefix) if prefix else self._root
+            if self._is_web and not self._is_page(fs, top):
+                return ()
+            self._meter.add(list=1)
+            found = fs.ls(f"{top.rstrip('/')}/" if self._is_web else top, detail=True)
+        paths = [str(info["name"]).rstrip("/") for info in found if info.get("type") == "directory"]
+        return tuple(sorted(path.rpartition("/")[2] for path in paths))
 
     def fetch(self, key: str) -> Blob:
         """Two requests: the bytes, and what they are a version of."""
@@ -243,3 +254,10 @@ def _not_installed(library: str, asked: Asked) -> DatakitError:
             f"{scheme}:// needs {library}, which is not installed", hint=f"pip install {library}", subject=library
         )
     )
+
+
+def unknown_scheme(place: str, url: str, *, known: Iterable[str]) -> UsageError:
+    """The error of a URL that no store here and no file system of fsspec answers to."""
+    accepted = ", ".join(f"{name}://" for name in known)
+    hint = f"It knows {accepted}, paths, and to read from what fsspec knows"
+    return UsageError(f"{place} has a scheme that datakit does not know", hint=hint, subject=url)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from datakit.data.digest import Buffer
-from datakit.errors import Refused, UsageError
+from datakit.errors import InputError, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import RequestCounts
@@ -63,6 +63,10 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects below a prefix (`""` or a folder), sorted by key."""
+        ...
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """Names of the folders right below a prefix, sorted, without a look at what is in them."""
         ...
 
     def fetch(self, key: str) -> Blob:
@@ -124,7 +128,8 @@ class LocalStore:
 
         Raises:
             NotAllowed: A folder cannot be read.
-            Refused: Something is neither a file nor a folder; nothing is left out in silence.
+            InputError: Something is neither a file nor a folder; nothing is left out in silence.
+            Refused: Something is a link to a folder, likewise.
         """
         found = []
         top = self._path(prefix) if prefix else self.root
@@ -146,6 +151,12 @@ class LocalStore:
                     else:
                         raise no_file(path)
         return sorted(found, key=lambda info: info.key)
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """Directories in a directory, without those that a dot hides."""
+        top = self._path(prefix) if prefix else self.root
+        with disk.at_door(top):
+            return tuple(sorted(each.name for each in top.iterdir() if each.is_dir() and not each.name.startswith(".")))
 
     def fetch(self, key: str) -> Blob:
         """A file whole."""
@@ -208,14 +219,14 @@ class LocalStore:
         return self.root / key
 
 
-def no_file(path: Path) -> Refused:
+def no_file(path: Path) -> Refused | InputError:
     """The error of what is there and is neither a file nor a folder that is followed."""
     if path.is_dir():
         message, hint = f"{path} is a link to a folder, and is not followed", "Name its target as a place of its own"
-    else:
-        message = f"{path} is neither a file nor a folder"
-        hint = "Name a file or a folder; in a folder, a name that starts with a dot leaves it out"
-    return Refused(message, hint=hint, subject=str(path))
+        return Refused(message, hint=hint, subject=str(path))
+    message = f"{path} is neither a file nor a folder"
+    hint = "Name a file or a folder; in a folder, a name that starts with a dot leaves it out"
+    return InputError(message, hint=hint, subject=str(path))
 
 
 def _local_info(key: str, status: os.stat_result) -> ObjectInfo:

@@ -130,6 +130,10 @@ class PatientStore:
         """See `Store.list`."""
         return self._pace.call(lambda: self._store.list(prefix))
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """See `Store.folders`."""
+        return self._pace.call(lambda: self._store.folders(prefix))
+
     def fetch(self, key: str) -> Blob:
         """See `Store.fetch`; the bytes are those that the tag stands for, where it is an md5 of them.
 

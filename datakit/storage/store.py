@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, cast
 from datakit.data.digest import Buffer
 from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowed, UsageError
 from datakit.storage.access import SCHEMES, StoreOptions, nearest, refuse_reserved, refuse_s3_options, refuse_slips
-from datakit.storage.answers import Asked, changed, is_mute, no_answer, translated
+from datakit.storage.answers import Asked, changed, is_mute, no_answer, no_key, translated
 from datakit.storage.counts import Meter, RequestCounts
-from datakit.storage.foreign import FsspecStore, known_schemes
+from datakit.storage.foreign import FsspecStore, known_schemes, unknown_scheme
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined
 from datakit.storage.wire import PIECE_BYTES, Wire, is_direct, is_weak
 
@@ -119,6 +119,15 @@ class ObstoreStore:
         # consoles mark a folder by an empty object of its name
         folders = {str(folder) for key in found for folder in PurePosixPath(key).parents}
         return [found[key] for key in sorted(found) if found[key].bytes or key not in folders]
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """One LIST, which stops at the next slash."""
+        with self._door(prefix) as client:
+            import obstore
+
+            self._meter.add(list=1)
+            found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
+        return tuple(sorted(each.rstrip("/").rpartition("/")[2] for each in found))
 
     def fetch(self, key: str) -> Blob:
         """One GET."""
@@ -244,11 +253,7 @@ class ObstoreStore:
         except (BaseError, OSError) as error:  # a missing object is a plain FileNotFoundError
             raise translated(error, Asked(self._url, key, self._options)) from error
         except ValueError as error:
-            raise UsageError(
-                f"{key!a} cannot be the key of an object: obstore takes no control characters and no empty step",
-                hint="Rename it",
-                subject=ascii(key),
-            ) from error
+            raise no_key(key) from error
 
 
 def _stream(client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: str | None) -> Iterator[memoryview]:
@@ -377,12 +382,7 @@ def open_location(
         text = f"{chosen.url.rstrip('/')}/{rest}"
         scheme, _, rest = text.partition("://")
     if scheme not in SCHEMES and scheme not in known_schemes():
-        accepted = ", ".join(f"{name}://" for name in (*SCHEMES, "file", *named))
-        raise UsageError(
-            f"{place} has a scheme that datakit does not know",
-            hint=f"It knows {accepted}, paths, and to read from what fsspec knows",
-            subject=text,
-        )
+        raise unknown_scheme(str(place), text, known=(*SCHEMES, "file", *named))
     bucket, _, prefix = rest.partition("/")
     if not bucket:
         raise UsageError(f"{place} names no bucket", hint=f"Write {scheme}://BUCKET/PREFIX", subject=text)

@@ -10,6 +10,7 @@ the disk.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +20,8 @@ from pathlib import Path
 
 from datakit.data.index import Index
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry
-from datakit.errors import InputError, IntegrityError, NotFound
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound
+from datakit.storage.absent import MOST_NAMED, held_below, nothing_committed
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import parse_manifest, read_manifest
 from datakit.storage.counts import RequestCounts
@@ -187,8 +189,8 @@ def open_view(
 
     Raises:
         NotFound: Nothing is committed there.
-        InputError: It is a file, or what stands there is not a manifest.
-        IntegrityError: The manifest contradicts itself.
+        InputError: It is a file, or what stands there is another program's.
+        IntegrityError: The manifest is torn, or contradicts itself.
         StoreUnavailable, NotAllowed: The store cannot be asked.
 
     Example:
@@ -214,6 +216,18 @@ def _remote_manifest(location: Location, store: Store) -> Manifest:
     except NotFound as error:
         if error.subject == location.store.url:  # the bucket itself
             raise
-        message = f"{location.url} has no {MANIFEST_NAME}, so nothing is committed there"
-        raise NotFound(message, hint="Look at the URL", subject=location.url) from None
+        raise nothing_committed(location.url, hint=_below(location, store) or "Look at the URL") from None
     return parse_manifest(data, where=f"{location.url}/{MANIFEST_NAME}")
+
+
+def _below(location: Location, store: Store) -> str | None:
+    """What a place without a manifest holds: one listing of its folders, and a look for a manifest in each."""
+    found = []
+    try:
+        for folder in store.folders(location.prefix)[:MOST_NAMED]:
+            with contextlib.suppress(NotFound):
+                store.head(location.key(f"{folder}/{MANIFEST_NAME}"))
+                found.append(f"{location.url}/{folder}")
+    except DatakitError:
+        return None  # it may be read and not listed: what is told is that nothing is committed there
+    return held_below(found)

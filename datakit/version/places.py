@@ -14,6 +14,7 @@ from typing import Any
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, UsageError
+from datakit.storage.absent import held_below
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import newest
 from datakit.storage.moves import SyncSettings, patient
@@ -117,8 +118,7 @@ class Resolver:
             splits = _splits(place)
             if not splits:
                 raise
-            hint = f"Name one of its splits: {', '.join(splits)}"
-            raise NotFound(error.message, hint=hint, subject=error.subject) from error
+            raise NotFound(error.message, hint=held_below(splits), subject=error.subject) from error
         manifest = view.manifest
         if manifest.kind == "dataset":
             return Named(text, data_lineage(manifest), view=view)
@@ -154,15 +154,13 @@ class Resolver:
 
 
 def _splits(place: str | Path | Location) -> list[str]:
-    """Datasets that lie right below a place, as they would be written."""
-    if isinstance(place, Location):
-        if not isinstance(place.store, TreeStore):
-            return []
-        members = place.store.tree.below(place.prefix).members
-        names = [name for name in members if name.count("/") == 1 and name.endswith(f"/{MANIFEST_NAME}")]
-        top = place.url if place.url.endswith(place.store.path) else f"{place.url}:{place.store.path}"
-        return [f"{top}/{name.partition('/')[0]}" for name in sorted(names)]
-    return [str(path.parent) for path in sorted(Path(place).glob(f"*/{MANIFEST_NAME}"))]
+    """Datasets that lie right below a version, as they would be written; of other places their own error tells."""
+    if not isinstance(place, Location) or not isinstance(place.store, TreeStore):
+        return []
+    members = place.store.tree.below(place.prefix).members
+    names = [name for name in members if name.count("/") == 1 and name.endswith(f"/{MANIFEST_NAME}")]
+    top = place.url if place.url.endswith(place.store.path) else f"{place.url}:{place.store.path}"
+    return [f"{top}/{name.partition('/')[0]}" for name in sorted(names)]
 
 
 def _maker(lock: Path, beside: str | None) -> Pointer:

@@ -125,10 +125,11 @@ def test_looking_up_every_member_of_many_is_not_quadratic() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "said"),
     [
-        (b"", InputError, "not JSON"),
-        (b"{", InputError, "not JSON"),
+        (b"", IntegrityError, "not JSON"),
+        (b"{", IntegrityError, "not JSON"),
         (b"[1]", InputError, "no format number"),
         (b'{"kind": "dataset"}', InputError, "no format number"),
+        (b'{"kind": "model", "name": "", "members": [], "about": {}}', IntegrityError, "this one has about, kind"),
         (b'{"format": 2}', UsageError, "format 2; this datakit reads 1 to 1"),
         (b'{"format": "1"}', UsageError, "format '1'"),
         (b'{"format": 1}', IntegrityError, "a manifest has about, format, kind, members, name"),
@@ -151,7 +152,7 @@ def test_a_cut_manifest_is_refused(manifest: Manifest, data: st.DataObject) -> N
     whole = manifest.to_bytes().rstrip()
     cut = data.draw(st.integers(0, len(whole) - 1))
 
-    with pytest.raises(InputError, match="not JSON"):
+    with pytest.raises(IntegrityError, match="not JSON"):
         Manifest.from_bytes(whole[:cut])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit import NotFound, Refused
+from datakit import InputError, NotFound
 from datakit.source.files import changed_ns
 from datakit.source.trees import SourceFile, Tree, shown, walk
 
@@ -143,5 +143,5 @@ def test_a_pipe_by_itself_is_said_to_be_there(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.jsonl")
 
     for path in (tmp_path / "fifo.jsonl", Path("/dev/null")):
-        with pytest.raises(Refused, match="is neither a file nor a folder"):
+        with pytest.raises(InputError, match="is neither a file nor a folder"):
             walk(path, fingerprints=True)

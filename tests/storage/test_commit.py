@@ -296,7 +296,7 @@ def test_a_manifest_that_is_no_manifest_names_its_path(tmp_path: Path) -> None:
     """The reader's error says which file it is about."""
     (tmp_path / MANIFEST_NAME).write_bytes(b"{ not json")
 
-    with pytest.raises(InputError, match=f"{tmp_path}/{MANIFEST_NAME}"):
+    with pytest.raises(IntegrityError, match=f"{tmp_path}/{MANIFEST_NAME}"):
         read_manifest(tmp_path)
 
 
@@ -499,7 +499,7 @@ def test_a_file_is_not_said_to_be_absent(tmp_path: Path) -> None:
     """Who names a file where a dataset's directory is wanted reads so."""
     (tmp_path / "f").write_text("x")
 
-    with pytest.raises(NotFound, match=r"f is a file, not a directory with a commit"):
+    with pytest.raises(InputError, match=r"f is a file, not a directory with a commit"):
         read_manifest(tmp_path / "f")
     with pytest.raises(NotFound, match="g is not there"):
         read_manifest(tmp_path / "g")

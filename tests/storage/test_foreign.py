@@ -50,6 +50,16 @@ def put(place: str, objects: dict[str, bytes]) -> None:
         fs.pipe_file(f"/{place.partition('://')[2]}/{key}", data)
 
 
+def test_folders_are_listed_below_a_prefix(place: str) -> None:
+    """Those right below it, by one request."""
+    put(place, {"raw/b.txt": b"22", "raw/a/x.txt": b"1", "raw/c/d/x.txt": b"3"})
+    store = FsspecStore(place)
+
+    assert store.folders("raw") == ("a", "c")
+    assert store.folders("") == ("raw",)
+    assert store.requests.list == 2
+
+
 def test_objects_are_listed_below_a_prefix(place: str) -> None:
     """By key, with sizes and versions; neighbours whose names begin alike are not below it."""
     put(place, {"raw/b.txt": b"22", "raw/a/x.txt": b"1", "rawer/c.txt": b"3"})

@@ -352,7 +352,7 @@ def test_what_is_no_file_is_said_to_be_there(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for place in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(Refused, match="pipe is neither a file nor a folder"):
+        with pytest.raises(InputError, match="pipe is neither a file nor a folder"):
             plan_sync(place, tmp_path / "copy")
-    with pytest.raises(Refused, match="pipe is neither a file nor a folder"):
+    with pytest.raises(InputError, match="pipe is neither a file nor a folder"):
         LocalStore(tmp_path / "pipe").list("")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit.errors import IntegrityError, NotFound, Refused, UsageError
+from datakit.errors import InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.objects import LocalStore, Store
 from datakit.storage.store import ObstoreStore
@@ -203,17 +203,17 @@ def _drain(pieces: Iterator[memoryview]) -> None:
 def test_what_cannot_be_listed_is_said_and_not_left_out(tmp_path: Path) -> None:
     """A link to a folder, a link to nothing, a pipe: leaving one out would have --delete remove its copy."""
     (tmp_path / "target").mkdir()
-    makers: list[Callable[[Path], object]] = [
-        lambda path: path.symlink_to(tmp_path / "target"),
-        lambda path: path.symlink_to("nowhere"),
-        os.mkfifo,
+    makers: list[tuple[Callable[[Path], object], type[Exception]]] = [
+        (lambda path: path.symlink_to(tmp_path / "target"), Refused),
+        (lambda path: path.symlink_to("nowhere"), InputError),
+        (os.mkfifo, InputError),
     ]
-    for number, make in enumerate(makers):
+    for number, (make, error) in enumerate(makers):
         root = tmp_path / f"root-{number}"
         (root / "sub").mkdir(parents=True)
         make(root / "sub" / "odd")
 
-        with pytest.raises(Refused, match="sub/odd is"):
+        with pytest.raises(error, match="sub/odd is"):
             LocalStore(root).list("")
 
 
@@ -252,3 +252,13 @@ except NotAllowed as error:
             closed.chmod(0o700)
 
     assert said == f"6 {closed}: Permission denied\n"
+
+
+def test_folders_are_named_without_a_look_inside(tmp_path: Path) -> None:
+    """Those right below, sorted; hidden ones and files are none."""
+    for name in ("b/c", "a", ".hidden"):
+        (tmp_path / "top" / name).mkdir(parents=True)
+    (tmp_path / "top" / "file").write_text("x")
+
+    assert LocalStore(tmp_path).folders("top") == ("a", "b")
+    assert LocalStore(tmp_path / "top").folders("b") == ("c",)

@@ -850,7 +850,7 @@ def test_a_torn_manifest_at_the_destination_is_replaced_by_repair(
     with pytest.raises(InputError, match="not a datakit manifest"):
         sync(tmp_path / "ds", destination, repair=True)
     put(manifest[:100])
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(IntegrityError) as caught:
         sync(tmp_path / "ds", destination)
     result = sync(tmp_path / "ds", destination, repair=True)
     sync(destination, tmp_path / "back")

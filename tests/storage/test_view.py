@@ -249,7 +249,7 @@ def test_a_place_that_is_no_dataset_says_so(tmp_path: Path, s3: S3Server, bucket
         open_view(file)
     with pytest.raises(NotFound, match=rf"{bucket}/nowhere has no manifest\.json, so nothing is committed there"):
         open_view(f"{bucket}/nowhere")
-    with pytest.raises(InputError, match=rf"{bucket}/junk/manifest\.json: the manifest is not JSON"):
+    with pytest.raises(IntegrityError, match=rf"{bucket}/junk/manifest\.json: the manifest is not JSON"):
         open_view(f"{bucket}/junk")
     with pytest.raises(NotFound, match="bucket s3://no-such-bucket does not exist"):
         open_view("s3://no-such-bucket/ds")

@@ -134,7 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in CODES or fault == "hang-up":
             self.refuse(fault)
         elif key == "" and "list-type" in query:
-            self.list_objects(query.get("prefix", [""])[0], torn=fault == "torn-list")
+            asked = (query.get(name, [""])[0] for name in ("prefix", "delimiter"))
+            self.list_objects(*asked, torn=fault == "torn-list")
         else:
             self.send_object(key, fault)
 
@@ -241,14 +242,17 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def list_objects(self, prefix: str, *, torn: bool = False) -> None:
+    def list_objects(self, prefix: str, delimiter: str, *, torn: bool = False) -> None:
+        below = [key.removeprefix(prefix) for key in sorted(self.state.objects) if key.startswith(prefix)]
+        folders = {rest.partition(delimiter)[0] + delimiter for rest in below if delimiter and delimiter in rest}
+        shared = [f"<CommonPrefixes><Prefix>{prefix}{name}</Prefix></CommonPrefixes>" for name in sorted(folders)]
         rows = [
             f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>{tag}</ETag><Size>{len(data)}</Size></Contents>"
             for key, (data, tag) in sorted(self.state.objects.items())
-            if key.startswith(prefix)
+            if key.startswith(prefix) and not (delimiter and delimiter in key.removeprefix(prefix))
         ]
-        told = "".join(rows[:1] if torn else rows)
+        told = "".join(rows[:1] if torn else rows + shared)
         goes_on = "true" if torn else "false"
         self.answer(200, f"<ListBucketResult><IsTruncated>{goes_on}</IsTruncated>{told}</ListBucketResult>".encode())
 

@@ -45,6 +45,12 @@ class MemoryStore:
         top = f"{prefix}/" if prefix else ""
         return [self._info(key) for key in sorted(self.objects) if key.startswith(top)]
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        self._meter.add(list=1)
+        top = f"{prefix}/" if prefix else ""
+        rests = (key.removeprefix(top) for key in self.objects if key.startswith(top))
+        return tuple(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
+
     def fetch(self, key: str) -> Blob:
         self._meter.add(get=1)
         info = self._info(key)
