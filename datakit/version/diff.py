@@ -17,7 +17,7 @@ from datakit.data.changes import Roll, SampleChanges, sample_changes, shard_chan
 from datakit.data.digest import crc32c
 from datakit.data.manifest import Manifest
 from datakit.data.shard import Part, Row
-from datakit.errors import IntegrityError
+from datakit.errors import IntegrityError, Refused
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.view import View
@@ -168,6 +168,7 @@ def diff(
     Raises:
         NotFound: One of them is not there.
         InputError: One is neither data nor made from data.
+        Refused: One is tokenized and the other is not, so that every sample would count as changed.
         IntegrityError: An index or a part is not what the manifest says.
 
     Example:
@@ -175,6 +176,7 @@ def diff(
     """
     resolver = Resolver(remote=remote, stores=stores)
     before, after = resolver.find(old, beside=new), resolver.find(new, beside=old)
+    _refuse_mixed(before, after)
     before, after = resolver.samples(before, after), resolver.samples(after, before)
     told: dict[str, Any] = {}
     if before.view is not None and after.view is not None:
@@ -190,6 +192,19 @@ def diff(
         shown=told.get("shown", ()),
         indexes_read=told.get("indexes_read", 0),
         requests=sum((view.requests for view in (before.view, after.view) if view is not None), RequestCounts()),
+    )
+
+
+def _refuse_mixed(before: Named, after: Named) -> None:
+    """Refuse to set token ids against the records that they were made from: the keys are the same, no content is."""
+    tokenized, records = (before, after) if before.data.get("tokens") is not None else (after, before)
+    if (tokenized.data.get("tokens") is None) == (records.data.get("tokens") is None):
+        return
+    data = tokenized.text if tokenized.trained is None else f"the data of {tokenized.text}"
+    raise Refused(
+        f"{data} is tokenized and {records.text} is not, so every sample would count as changed",
+        hint=f"Name what datakit tokenize made of {records.text} instead of it",
+        subject=records.text,
     )
 
 

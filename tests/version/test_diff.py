@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datakit import InputError, IntegrityError, NotFound, UsageError
+from datakit import InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.data.digest import crc32c
 from datakit.data.manifest import Manifest
 from datakit.data.shard import Sample
@@ -230,6 +230,23 @@ def test_an_adapter_stands_for_its_data(packed: Path, tmp_path: Path) -> None:
         str(adapter), "adapter first", data.name, 400, None, contents.content_digest, contents.layout_digest
     )
     assert counts(found) == Samples(0, 0, 0, 0, 400, 0)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_token_ids_are_not_compared_with_records(packed: Path, tmp_path: Path, trained: bool, turned: bool) -> None:
+    """Keys are the same and no content is: it names what to name instead, whichever side they are on."""
+    records = packed / "old" / "chat"
+    samples = [Sample(f"r{number:05d}", {"ids.npy": b"x"}, tokens=3) for number in range(9)]
+    data = write_dataset(tmp_path / "tokens", samples)
+    tokens = write_adapter(tmp_path / "adapter", data) if trained else tmp_path / "tokens"
+    sides = (str(records), str(tokens)) if turned else (str(tokens), str(records))
+
+    with pytest.raises(Refused, match=r"is tokenized and .*/old/chat is not") as caught:
+        diff(*sides)
+
+    assert caught.value.hint == f"Name what datakit tokenize made of {records} instead of it"
+    assert diff(str(tokens), str(tmp_path / "tokens")).same_samples
 
 
 def test_what_has_changed_since_it_was_trained_is_found_where_the_run_read_it(packed: Path, tmp_path: Path) -> None:
