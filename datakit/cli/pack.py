@@ -12,6 +12,7 @@ from datakit.cli import frame
 
 if TYPE_CHECKING:
     from datakit.pack.result import PackResult
+    from datakit.settings import Settings
 
 Source = Annotated[
     str, typer.Argument(metavar="SRC", help="JSON lines, files, Parquet, CSV, tars, a saved dataset: path or URL.")
@@ -117,7 +118,7 @@ def register(app: typer.Typer) -> None:
             engines = None if engine == "local" else engine
             others = {"parent": parent, "workers": workers, "engine": engines, "params": params}
             whole = _command(src, dest, flags | others)
-            session.done(result, _sentence(result, whole), facts=_facts(result))
+            session.done(result, _sentence(result, whole), facts=_facts(result) | _origin_of_splits(settings))
 
 
 def _splits(words: list[str] | None) -> dict[str, int] | None:
@@ -132,6 +133,17 @@ def _splits(words: list[str] | None) -> dict[str, int] | None:
             raise UsageError(f"--split {word} is not NAME=WEIGHT, each name once", hint="Write --split train=95")
         splits[name] = int(weight)
     return splits
+
+
+def _origin_of_splits(settings: Settings) -> dict[str, object]:
+    """The splits and who asked for them: a params.yaml that lies here by chance makes folders of a dataset too."""
+    from datakit.settings import DEFAULT
+
+    if not settings.pack.splits:
+        return {}
+    weights = ", ".join(f"{name} {weight}" for name, weight in settings.pack.splits.items())
+    origin = settings.origins.get("pack.splits", DEFAULT)
+    return {"splits": f"{weights} ({'--split' if origin == '--splits' else f'pack.splits, {origin}'})"}
 
 
 def _part(word: str | None) -> tuple[int, int] | None:

@@ -68,6 +68,19 @@ def test_flags_stand_over_the_settings_file(raw: Path) -> None:
     assert small["shards"] > large["shards"] == 2
 
 
+def test_pack_says_who_asked_for_splits(raw: Path) -> None:
+    """A settings file that happens to lie here makes a folder of datasets; without splits nothing is said."""
+    none = datakit("pack", "raw.jsonl", "none").stderr
+    Path("params.yaml").write_text("pack:\n  splits: {train: 4, dev: 1}\n")
+
+    told = datakit("pack", "raw.jsonl", "told").stderr
+    flag = datakit("pack", "raw.jsonl", "flag", "--split", "a=9", "--split", "b=1").stderr
+
+    assert "splits" not in none
+    assert "train 4, dev 1 (pack.splits, params.yaml line 2)" in told
+    assert "a 9, b 1 (--split)" in flag
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
