@@ -186,7 +186,7 @@ def _pull(run: Path, url: str, here: Path | None, settings: Settings) -> Pulled:
     from datakit.train import shelf
 
     with exclusive(run / shelf.LOCK_NAME, purpose=f"training in {run}"):
-        return pull_newest(
+        pulled = pull_newest(
             url,
             run / shelf.CHECKPOINTS_NAME,
             after=None if here is None else here.name,
@@ -196,6 +196,8 @@ def _pull(run: Path, url: str, here: Path | None, settings: Settings) -> Pulled:
             check=lambda commit: shelf.check_of_run(run, commit),
             set_aside=shelf.set_aside,
         )
+        shelf.note_damage(run, url, pulled.skipped)
+        return pulled
 
 
 def _table(held: Sequence[Held]) -> str:

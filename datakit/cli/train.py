@@ -173,10 +173,20 @@ def _complain(result: TrainResult) -> None:
         # waiting mends a store that is away; anything else is what a person has to look at, so it is told first
         kinds = result.unpublished_kinds
         name = min(result.unpublished, key=lambda name: issubclass(kinds[name], StoreUnavailable))
-        again = "Run the same command again: it only uploads"
         raise kinds[name](
-            f"the adapter is finished, but {len(result.unpublished)} commits have no copy at {result.write_back}; "
+            f"the adapter is finished, but {len(result.unpublished)} commits have no good copy at {result.write_back}; "
             f"{name}: {result.unpublished[name]}",
-            hint=again if issubclass(kinds[name], StoreUnavailable) else f"Mend that first. {again}",
+            hint=_way_out(result, name),
             subject=result.write_back,
         )
+
+
+def _way_out(result: TrainResult, name: str) -> str:
+    """What to do about a commit without a good copy."""
+    from datakit.errors import StoreUnavailable
+    from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME
+
+    if name != ADAPTER_DIR and not (result.run / CHECKPOINTS_NAME / name).is_dir():
+        return f"Remove {result.write_back}/{name}: no whole one is here to be put in its place"
+    again = "Run the same command again: it only uploads"
+    return again if issubclass(result.unpublished_kinds[name], StoreUnavailable) else f"Mend that first. {again}"

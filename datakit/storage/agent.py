@@ -16,7 +16,7 @@ and answers, with the request's own `op` and `path` or `source`, and the `reques
     {"event": "waiting", ..., "error": KIND, "message": TEXT}      the store cannot be had; it is tried again
     {"event": "failed", ..., "error": KIND, "message": TEXT, "hint": TEXT}
     {"event": "pulled", ..., "name": NAME or null, "skipped": [[NAME, REASON], ...]}
-    {"event": "lost", ..., "message": TEXT}                        a copy that was verified is gone; it goes up again
+    {"event": "lost", ..., "message": TEXT}                        a copy is gone or damaged; it goes up again
 
 What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
 and after each commit that went up, is compared with what the state files call verified.
@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from datakit.errors import DatakitError, MissingExtra, Refused, StoreUnavailable
+from datakit.errors import DatakitError, InputError, IntegrityError, MissingExtra, Refused, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.catalog import commits_on, pull_newest, shelf_at
 from datakit.storage.commit import read_manifest
@@ -189,6 +189,9 @@ class Agent:
             repair = bool(request.get("repair"))
             result = sync(request["path"], request["dest"], settings=SETTINGS, repair=repair)
         except DatakitError as error:
+            if isinstance(error, InputError | IntegrityError) and not repair:
+                self._repair(request, error)
+                return True
             again = isinstance(error, StoreUnavailable) and not request.get("last")
             said = told(error)
             self._mark(request, "uploading" if again else "failed", **said)
@@ -200,6 +203,14 @@ class Agent:
         with contextlib.suppress(DatakitError):  # what went up did; the others are as they were
             self._look(place)
         return True
+
+    def _repair(self, request: dict[str, Any], error: DatakitError) -> None:
+        """Have a commit go up again whose copy is damaged or torn; if the damage is here, that try says so."""
+        request = {name: request.get(name) for name in ("op", "path", "dest", "state", "manifest_digest")}
+        request["repair"] = True
+        self._mark(request, "staged", message=error.message)
+        self._inbox.put(request)
+        self._answer({"event": "lost", **request, "message": error.message, "hint": None})
 
     def _look(self, place: str) -> Shelf:
         """List a place, and have what is gone from it offered again: once, so that a list that lies makes no circle."""
@@ -242,6 +253,8 @@ class Agent:
 
     def _mark(self, request: dict[str, Any], state: str, **more: object) -> None:
         more = {"manifest_digest": request.get("manifest_digest"), **more}
+        if request.get("repair") and state != "verified":
+            more["repair"] = True  # until it is there whole, also in later attempts
         with contextlib.suppress(DatakitError):  # a full disk: the state stays an older one, so it is done again
             write_state(Path(request["state"]), path=request["path"], dest=request["dest"], state=state, **more)
 

@@ -38,6 +38,7 @@ class Copy:
         manifest_digest: The commit's, or None where it is not known.
         message: What its last try ended with, or None.
         error: The class of that, or None.
+        repair: Whether the copy was found damaged or gone, so that what stands there is not to be believed.
     """
 
     file: Path
@@ -47,6 +48,7 @@ class Copy:
     manifest_digest: str | None
     message: str | None
     error: str | None
+    repair: bool = False
 
     @property
     def place(self) -> str:
@@ -86,7 +88,9 @@ def read_copy(file: Path) -> Copy | None:
         return None
     if not all(isinstance(said.get(name), str | None) for name in maybe):
         return None
-    return Copy(file, said["state"], Path(said["path"]), said["dest"], *(said.get(name) for name in maybe))
+    digest, message, error = (said.get(name) for name in maybe)
+    path, repair = Path(said["path"]), said.get("repair") is True
+    return Copy(file, said["state"], path, said["dest"], digest, message, error, repair)
 
 
 def read_copies(queue_dir: Path) -> list[Copy]:
@@ -99,6 +103,25 @@ def write_state(file: Path, *, path: str, dest: str, state: str, **more: object)
     """Keep the state of one commit: `staged`, `uploading`, `verified` or `failed`."""
     value = {"format": STATE_FORMAT, "state": state, "path": path, "dest": dest, **more}
     disk.write_atomic(file, json.dumps(value, indent=2).encode() + b"\n")
+
+
+def mark_damaged(file: Path, *, path: Path, dest: str, message: str) -> None:
+    """Say of a copy that it was found damaged, whatever was said of it before: nobody believes it from now on.
+
+    Args:
+        file: Where its state stands.
+        path: Where the commit is here, or will be once it is made again.
+        dest: The copy.
+        message: What is wrong with it.
+
+    Raises:
+        DatakitError: That cannot be kept; then nothing is said of it any more.
+    """
+    try:
+        write_state(file, path=str(path), dest=dest, state="failed", message=message, repair=True)
+    except DatakitError:
+        file.unlink(missing_ok=True)  # this needs no room, and no word is better than a wrong one
+        raise
 
 
 def verified_at(queue_dir: Path, place: str) -> list[Copy]:
@@ -124,6 +147,6 @@ def take_back(copy: Copy, message: str) -> bool:
     if not copy.is_here:
         copy.file.unlink(missing_ok=True)
         return False
-    about = {"manifest_digest": copy.manifest_digest, "message": message}
+    about = {"manifest_digest": copy.manifest_digest, "message": message, "repair": True}
     write_state(copy.file, path=str(copy.path), dest=copy.dest, state="staged", **about)
     return True

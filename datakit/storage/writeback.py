@@ -4,7 +4,8 @@ The trainer's side. It starts the agent (a process of its own, by exec), offers 
 them; it never loads an object-store client and never waits for the network, except in `fetch_newest` and `close`. The
 state of each commit lies in a file of the queue directory (`copies`), so that a new start offers again whatever is not
 verified; and whatever was, and the store holds no more: the agent looks when it is asked for the newest commit, and
-after each one that went up.
+after each one that went up. A copy that was found damaged is never believed again: the commit goes up over it once it
+is here, byte by byte compared, in this attempt or a later one.
 
 Trouble with an upload is told (`poll`, `unpublished`), never raised: it must not stop training and must not be silent.
 """
@@ -30,7 +31,7 @@ from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.catalog import Pulled, settle_commit
 from datakit.storage.commit import read_manifest
-from datakit.storage.copies import Copy, State, read_copies, read_copy, write_state
+from datakit.storage.copies import Copy, State, mark_damaged, read_copies, read_copy, write_state
 from datakit.storage.counts import RequestCounts
 
 MAX_STARTS = 4
@@ -92,6 +93,7 @@ class WriteBack:
         self._agent: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._pending: dict[Path, dict[str, Any]] = {}
+        self._damaged: dict[str, str] = {}
         self._heard = b""
         self._said: list[Published | Failed] = []
         self._answers: list[dict[str, Any]] = []
@@ -116,7 +118,7 @@ class WriteBack:
             if _is_replaced(copy):
                 copy.file.unlink()  # nobody has its bytes any more: there is nothing left to publish
                 continue
-            self._send_offer(copy.path, copy.dest, copy.file, copy.manifest_digest)
+            self._send_offer(copy.path, copy.dest, copy.file, copy.manifest_digest, repair=copy.repair)
 
     def offer(self, commit: Path, *, name: str | None = None) -> None:
         """Have a commit published; returns at once. What goes wrong is told by `poll`.
@@ -133,13 +135,15 @@ class WriteBack:
             digest = read_manifest(commit).digest
             copy = read_copy(file)
             known = None if copy is None else (copy.state, copy.dest, copy.manifest_digest)
-            if known == ("verified", dest, digest):
+            repair = name in self._damaged or (copy is not None and copy.repair and copy.dest == dest)
+            if known == ("verified", dest, digest) and not repair:
                 return
-            write_state(file, path=str(commit), dest=dest, state="staged", manifest_digest=digest)
+            about = {"manifest_digest": digest, **({"repair": True} if repair else {})}
+            write_state(file, path=str(commit), dest=dest, state="staged", **about)
         except DatakitError as error:
             self._said.append(Failed(commit, error.message, error.hint, waiting=False))
             return
-        self._send_offer(commit, dest, file, digest)
+        self._send_offer(commit, dest, file, digest, repair=repair)
 
     def poll(self) -> list[Published | Failed]:
         """What became of offers since the last call; never waits."""
@@ -150,7 +154,14 @@ class WriteBack:
     def state(self, name: str) -> State | None:
         """How far the commit of this name is, also from an earlier attempt; None when it was never offered."""
         copy = read_copy(self._state_file(name))
+        if name in self._damaged and (copy is None or copy.state == "verified"):
+            return "failed"
         return None if copy is None else copy.state
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Names of copies that this object has seen damaged and that are not whole again, each with the reason."""
+        return self._damaged
 
     def trouble(self, name: str) -> type[DatakitError]:
         """The class of the error that a commit's last try ended with; `StoreUnavailable` where it had none yet."""
@@ -161,7 +172,8 @@ class WriteBack:
     def unpublished(self) -> dict[str, str]:
         """Commits that were offered and are not verified, each with the last thing that is known of it."""
         copies = read_copies(self.queue_dir)
-        return {copy.file.stem: copy.message or copy.state for copy in copies if copy.state != "verified"}
+        found = {copy.file.stem: copy.message or copy.state for copy in copies if copy.state != "verified"}
+        return self._damaged | found
 
     def fetch_newest(
         self,
@@ -183,6 +195,12 @@ class WriteBack:
             NotFound, NotAllowed, StoreUnavailable, ...: As `datakit sync` would; this is before training.
         """
         pulled = self._ask({"op": "pull", "dest": str(directory), "pattern": pattern, "after": after})
+        for name, reason in pulled.skipped:
+            self._damaged[name] = reason
+            with contextlib.suppress(DatakitError, OSError):  # a full disk: this object knows it all the same
+                path, dest = Path(directory).absolute() / name, f"{self.dest_url}/{name}"
+                mark_damaged(self._state_file(name), path=path, dest=dest, message=reason)
+        self._forget_damage()
         if pulled.name is not None:
             settle_commit(Path(directory) / pulled.name, pattern=pattern, check=check)
         return pulled
@@ -190,6 +208,13 @@ class WriteBack:
     def newest(self, *, pattern: str = "step-*") -> str | None:
         """The name of the newest commit at the destination, without bringing it; errors as in `fetch_newest`."""
         return self._ask({"op": "look", "pattern": pattern}).name
+
+    def _forget_damage(self) -> None:
+        """Drop what an earlier attempt said of damage where the commit is not here and this look met no damage."""
+        for copy in read_copies(self.queue_dir):
+            if copy.repair and copy.file.stem not in self._damaged and not copy.path.is_dir():
+                with contextlib.suppress(OSError):
+                    copy.file.unlink(missing_ok=True)
 
     def _ask(self, request: dict[str, Any]) -> Pulled:
         self._answers.clear()
@@ -248,8 +273,9 @@ class WriteBack:
     def _state_file(self, name: str) -> Path:
         return self.queue_dir / f"{name}.json"
 
-    def _send_offer(self, commit: Path, dest: str, file: Path, digest: str | None) -> None:
-        request = {"op": "publish", "path": str(commit), "dest": dest, "state": str(file), "manifest_digest": digest}
+    def _send_offer(self, commit: Path, dest: str, file: Path, digest: str | None, *, repair: bool) -> None:
+        request: dict[str, Any] = {"op": "publish", "path": str(commit), "dest": dest, "state": str(file)}
+        request |= {"manifest_digest": digest, "repair": repair}
         self._pending[commit] = request
         self._send(request)
 
@@ -309,7 +335,8 @@ class WriteBack:
             return
         path = Path(answer["path"])
         if answer["event"] == "verified":
-            self._pending.pop(path, None)
+            if self._pending.pop(path, {}).get("repair"):
+                self._damaged.pop(answer["dest"].rpartition("/")[2], None)
             self._said.append(Published(path, answer["dest"], answer["bytes"], requests.total))
             return
         waiting = answer["event"] in ("waiting", "lost")

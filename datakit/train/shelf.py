@@ -9,7 +9,7 @@ under a name of its own and never deleted. Does not load torch, so that listing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +18,7 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, NotFound, Refused
 from datakit.storage import disk
 from datakit.storage.commit import Newest, newest, read_manifest, verify_commit
-from datakit.storage.copies import Shelf, lost, read_copies, verified_at
+from datakit.storage.copies import Shelf, lost, mark_damaged, read_copies, read_copy, verified_at
 from datakit.storage.writeback import WriteBack
 from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
 
@@ -225,12 +225,12 @@ def has_copy(run: Path, name: str, *, lost: Collection[str] = ()) -> bool:
     Args:
         run: The run directory.
         name: The checkpoint's.
-        lost: Those whose copy was verified and is gone.
+        lost: Those whose copy was verified and is gone, or is known to be damaged.
     """
     copies = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
     copies = {each: state for each, state in copies.items() if fnmatch(each, CHECKPOINT_GLOB)}
     there = {each for each, state in copies.items() if state == "verified" and each not in lost}
-    if not copies or name in there:
+    if (not copies and not lost) or name in there:
         return True
     if name in lost or copies.get(name) in ("staged", "uploading"):
         return False
@@ -247,3 +247,18 @@ def lost_copies(run: Path, shelf_of: Callable[[str], Shelf]) -> set[str]:
     places = {copy.place for copy in read_copies(run / QUEUE_NAME) if copy.state == "verified"}
     gone = (copy for place in sorted(places) for copy in lost(verified_at(run / QUEUE_NAME, place), shelf_of(place)))
     return {copy.file.stem for copy in gone}
+
+
+def note_damage(run: Path, place: str, skipped: Iterable[tuple[str, str]]) -> None:
+    """Say in the states of write-back that copies were found damaged, so that nothing is dropped on their word.
+
+    Args:
+        run: The run directory.
+        place: Where they lie; what was copied to another place is not touched.
+        skipped: Their names, each with what is wrong.
+    """
+    for name, reason in skipped:
+        file, dest = run / QUEUE_NAME / f"{name}.json", f"{place.rstrip('/')}/{name}"
+        copy = read_copy(file)
+        if copy is not None and copy.dest == dest:
+            mark_damaged(file, path=copy.path, dest=dest, message=reason)

@@ -4,8 +4,9 @@ The trainer never loads an object-store client: the agent process of `storage.wr
 newer checkpoint onto a fresh machine.
 
 Promises: trouble is said as a caution, once each, and in the result, and is never raised into training; what has no
-verified copy yet, or none any more, is offered again by the next attempt; a local checkpoint may be dropped only when
-it, or a newer one, has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing
+verified copy yet, or none any more, is offered again by the next attempt; a copy that was found damaged is put again
+once its commit is here, and named in the result where it is not; a local checkpoint may be dropped only when it, or a
+newer one, has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing
 is here to continue: whether to begin anew beside a state that may exist is not for a program to decide.
 """
 
@@ -207,8 +208,9 @@ class Upload:
         for name, reason in missing.items():
             if name == self._adapter:
                 found[ADAPTER_DIR] = self._trouble.get(ADAPTER_DIR, reason)
-            # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it
-            elif (self._run / CHECKPOINTS_NAME / name).is_dir():
+            # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it; one that is
+            # damaged there is what the next machine meets first
+            elif name in self._back.damaged or (self._run / CHECKPOINTS_NAME / name).is_dir():
                 found[name] = self._trouble.get(name, reason)
         return found
 
@@ -222,7 +224,7 @@ class Upload:
 
         None may before the destination has answered: what was verified yesterday need not be there today.
         """
-        return self._back is None or (self._seen and has_copy(self._run, name))
+        return self._back is None or (self._seen and has_copy(self._run, name, lost=self._back.damaged))
 
     def status(self, name: str) -> str | None:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""

@@ -147,3 +147,27 @@ def test_prune_drops_nothing_where_the_store_cannot_be_asked(clean_room: Path, m
 
     assert answer.code == 7
     assert len(list((run / "checkpoints").iterdir())) == 2
+
+
+def test_a_copy_that_a_pull_met_damaged_is_no_longer_called_verified(clean_room: Path) -> None:
+    """`ls` says so, and `prune` drops nothing on its word."""
+    run, cold = clean_room / "runs" / "first", clean_room / "cold"
+    keep_checkpoints(run / "checkpoints", 10, 20)
+    keep_checkpoints(cold, 20)
+    (run / "write-back").mkdir()
+    about = {"manifest_digest": read_manifest(cold / "step-00000020").digest}
+    for name in ("step-00000010", "step-00000020"):
+        state, dest = run / "write-back" / f"{name}.json", f"{cold}/{name}"
+        here = str(run / "checkpoints" / name)
+        write_state(state, path=here, dest=dest, state="verified" if "2" in name else "failed", **about)
+    (run / "checkpoints" / "step-00000020").rename(clean_room / "aside")
+    (cold / "step-00000020" / "state.json").write_text('{"step": 21}')
+
+    pulled = datakit("ckpt", "pull", run, "--from", cold, "--json")
+    (clean_room / "aside").rename(run / "checkpoints" / "step-00000020")
+    listed = datakit("ckpt", "ls", run, "--json")
+    pruned = datakit("ckpt", "prune", run, "--keep", 1, "--json")
+
+    assert "step-00000020 is not valid and is passed over" in pulled.json["cautions"][0]["message"]
+    assert [one["remote"] for one in listed.json["result"]] == ["failed", "failed"]
+    assert pruned.json["result"]["dropped"] == []

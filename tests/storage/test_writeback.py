@@ -534,3 +534,95 @@ def test_another_runs_commit_is_never_given_its_name_here(tmp_path: Path) -> Non
 
     assert seen == [noise(2000, 10)]
     assert os.listdir(tmp_path / "here") == []
+
+
+def spoil(faulty: FaultyServer, key: str, how: str) -> None:
+    """Damage an object: a bit of the same size, its end, or all of it."""
+    data = faulty.objects[key][0]
+    faulty.put(key, bytes([data[0] ^ 1]) + data[1:] if how == "bit" else data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["seen verified", "a fresh machine"])
+@pytest.mark.parametrize(("name", "how"), [("state", "bit"), ("state", "end"), ("manifest.json", "end")])
+def test_a_copy_that_was_met_damaged_is_put_again_also_by_a_later_attempt(
+    faulty: FaultyServer, tmp_path: Path, name: str, how: str, known: bool
+) -> None:
+    """Killed after the commit was made again and before it was offered: the next start heals the copy."""
+    published(f"{faulty.url}/run", tmp_path, 10)
+    whole = dict(faulty.objects)
+    spoil(faulty, f"run/step-00000010/{name}", how)
+    shutil.rmtree(tmp_path / "step-00000010")
+    if not known:
+        shutil.rmtree(tmp_path / "queue")
+    first = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    first.start()
+    pulled = first.fetch_newest(tmp_path)
+    missing, state = first.close(deadline_s=PATIENCE_S), first.state("step-00000010")
+    checkpoint(tmp_path, 10)
+
+    second = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    second.start()
+    left = second.close(deadline_s=PATIENCE_S)
+
+    assert (pulled.name, list(missing), state) == (None, ["step-00000010"], "failed")
+    assert (left, second.state("step-00000010")) == ({}, "verified")
+    assert faulty.objects == whole
+
+
+def test_a_copy_that_was_met_damaged_is_put_again_when_no_state_can_be_kept(
+    faulty: FaultyServer, tmp_path: Path
+) -> None:
+    """A directory stands where the state would: the process knows it by itself, and says no word of `verified`."""
+    published(f"{faulty.url}/run", tmp_path, 10)
+    spoil(faulty, "run/step-00000010/state", "bit")
+    shutil.move(tmp_path / "queue" / "step-00000010.json", tmp_path / "kept.json")
+    (tmp_path / "queue" / "step-00000010.json").mkdir()
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.fetch_newest(tmp_path / "here")
+    shutil.rmtree(tmp_path / "queue" / "step-00000010.json")
+    shutil.move(tmp_path / "kept.json", tmp_path / "queue" / "step-00000010.json")
+    before = back.state("step-00000010")
+    back.offer(tmp_path / "step-00000010")
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert (before, left, back.state("step-00000010")) == ("failed", {}, "verified")
+    assert faulty.objects["run/step-00000010/state"][0] == noise(2000, 10)
+
+
+@pytest.mark.parametrize("name", ["state", "manifest.json"])
+def test_a_torn_copy_in_the_way_of_an_offer_is_put_again_and_said(
+    faulty: FaultyServer, tmp_path: Path, name: str
+) -> None:
+    """Nobody has to say --repair: the whole commit is here."""
+    sync(checkpoint(tmp_path, 10), f"{faulty.url}/run/step-00000010")
+    whole = dict(faulty.objects)
+    spoil(faulty, f"run/step-00000010/{name}", "end")
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.offer(tmp_path / "step-00000010")
+    left = back.close(deadline_s=PATIENCE_S)
+    told = back.poll()
+
+    assert left == {}
+    assert [each.waiting for each in told if isinstance(each, Failed)] == [True]
+    assert isinstance(told[-1], Published)
+    assert faulty.objects == whole
+
+
+def test_damage_here_is_said_and_does_not_go_up(faulty: FaultyServer, tmp_path: Path) -> None:
+    """What is tried again because bytes are wrong ends when they are wrong here."""
+    path = checkpoint(tmp_path, 10)
+    (path / "state").write_bytes(b"?" * 2000)
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.offer(path)
+    left = back.close(deadline_s=PATIENCE_S)
+    told = back.poll()
+
+    assert "crc32c" in left["step-00000010"]
+    assert [each.waiting for each in told if isinstance(each, Failed)] == [True, False]
+    assert "run/step-00000010/manifest.json" not in faulty.objects

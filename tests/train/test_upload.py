@@ -504,6 +504,46 @@ def test_a_lost_destination_is_filled_again_and_never_called_verified(
         sync(there, tmp_path / "fetched" / there[-4:])
 
 
+def test_a_damaged_copy_is_put_again_once_its_step_is_made_again(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, s3: S3Server
+) -> None:
+    """A bit of the newest copy is wrong: a fresh machine passes it over, makes the step again, and heals the copy."""
+    here(tokens_dir, base_dir, tmp_path / "first" / "run", write_back=f"{bucket}/run")
+    key = f"{bucket.removeprefix('s3://')}/run/step-00000006/optimizer.safetensors"
+    whole = s3.get(key)
+    s3.put(key, bytes([whole[0] ^ 4]) + whole[1:])
+    events: list[Event] = []
+
+    second = here(tokens_dir, base_dir, tmp_path / "second" / "run", write_back=f"{bucket}/run")
+    third = here(tokens_dir, base_dir, tmp_path / "third" / "run", events, write_back=f"{bucket}/run")
+
+    assert second.resumed_from == f"step-00000004 ({bucket}/run)"
+    assert [(saved.name, saved.remote) for saved in second.checkpoints] == [("step-00000006", "verified")]
+    assert (second.unpublished, s3.get(key) == whole) == ({}, True)
+    assert third.resumed_from == f"step-00000006 ({bucket}/run)"
+    assert cautions(events) == []
+
+
+def test_a_damaged_copy_without_a_whole_commit_here_ends_the_command_with_7(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, s3: S3Server
+) -> None:
+    """Nobody can put it again: it is named, with what is left to do; once it is gone, all is well."""
+    here(tokens_dir, base_dir, tmp_path / "run")
+    torn = f"{bucket.removeprefix('s3://')}/run/step-00000009/manifest.json"
+    s3.put(torn, (tmp_path / "run" / "checkpoints" / "step-00000006" / "manifest.json").read_bytes()[:100])
+    words = command(tokens_dir, base_dir, tmp_path / "run", "--write-back", f"{bucket}/run", "--json")
+
+    told = datakit(*words)
+    s3.request("DELETE", torn)
+    again = datakit(*words)
+
+    assert told.code == 7
+    assert list(told.json["result"]["unpublished"]) == ["step-00000009"]
+    assert "step-00000009/manifest.json" in told.json["error"]["message"]
+    assert told.json["error"]["hint"].startswith(f"Remove {bucket}/run/step-00000009")
+    assert (again.code, again.json["result"]["unpublished"]) == (0, {})
+
+
 def test_nothing_is_dropped_before_the_destination_has_answered(
     tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
