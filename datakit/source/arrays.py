@@ -1,8 +1,8 @@
 """arrays: the items of a JSON array as JSON lines, each with its own bytes.
 
 What stands in a file as one array is often meant as records. Items are found by their brackets and commas, outside
-strings, in one pass over a mapped file; an item is copied as it is written, but for line feeds between its tokens,
-which JSON does not mind. Whether an item is valid is seen where lines are listed.
+strings, in one pass over the file; an item is copied as it is written, but for line feeds between its tokens,
+which JSON does not mind. Whether an item is valid is seen where lines are listed. Memory holds an item, not the array.
 """
 
 from __future__ import annotations
@@ -13,33 +13,35 @@ from typing import BinaryIO
 
 import orjson
 
-from datakit.data.digest import Buffer
 from datakit.errors import InputError
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},"]', re.DOTALL)
 _SPACE = b" \t\r\n"
 _BREAK = re.compile(rb"[ \t]*[\r\n][ \t\r\n]*")
 _BAD_BREAK = re.compile(rb"[\r\n]")
+_READ_BYTES = 2**20
 
 
-def is_array(head: bytes) -> bool:
-    """Whether a file that begins so is an array."""
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip(_SPACE).startswith(b"[")
+def is_array(file: BinaryIO) -> bool:
+    """Whether a file, read from its beginning, is an array."""
+    data = file.read(_READ_BYTES).removeprefix(b"\xef\xbb\xbf")
+    while data and not data.lstrip(_SPACE):
+        data = file.read(_READ_BYTES)
+    return data.lstrip(_SPACE).startswith(b"[")
 
 
-def write_items(data: Buffer, out: BinaryIO, *, name: str) -> None:
+def write_items(file: BinaryIO, out: BinaryIO, *, name: str) -> None:
     """Write the items of an array as lines.
 
     Args:
-        data: The whole file.
+        file: Where it is read from, from its beginning.
         out: Where the lines go.
         name: What the file is called in messages.
 
     Raises:
         InputError: The array has no end, or something behind it.
     """
-    for start, stop in _items(data, name):
-        item = bytes(data[start:stop]).strip(_SPACE)
+    for item in _items(file, name):
         if b"\n" in item or b"\r" in item:
             # a raw line feed inside a string is no JSON, and must not become some
             item = _BREAK.sub(b"", item) if _is_json(item) else _BAD_BREAK.sub(b"\x1f", item)
@@ -54,29 +56,45 @@ def _is_json(item: bytes) -> bool:
     return True
 
 
-def _items(data: Buffer, name: str) -> Iterator[tuple[int, int]]:
-    depth, start, any_item = 0, 0, False
-    for found in _TOKEN.finditer(data):
-        token = found[0]
-        if token in b"[{":
-            depth += 1
-            if depth == 1:
-                start = found.end()
-        elif token in b"]}":
-            depth -= 1
-            if depth == 0:
-                if any_item or bytes(data[start : found.start()]).strip(_SPACE):
-                    yield start, found.start()
-                if rest := bytes(data[found.end() : found.end() + 200]).strip(_SPACE):
-                    raise InputError(
-                        f"{name} is a JSON array up to byte {found.end()}, and goes on behind it: {rest[:20]!r}",
-                        hint="Write one array, or one object a line",
-                        subject=name,
-                    )
-                return
-        elif token == b"," and depth == 1:
-            yield start, found.start()
-            start, any_item = found.end(), True
-        elif token == b'"':
-            break
+def _items(file: BinaryIO, name: str) -> Iterator[bytes]:
+    held, before = bytearray(), 0  # what was read from the item on that is being read, and how much was let go before
+    depth, start, at, any_item = 0, 0, 0, False
+    # as much again as is held and not understood: a string may be of any length, and is looked at from its beginning
+    while piece := file.read(max(_READ_BYTES, len(held) - at)):
+        held += piece
+        for found in _TOKEN.finditer(held, at):
+            token = found[0]
+            if token in b"[{":
+                depth += 1
+                if depth == 1:
+                    start = found.end()
+            elif token in b"]}":
+                depth -= 1
+                if depth == 0:
+                    if (item := bytes(held[start : found.start()]).strip(_SPACE)) or any_item:
+                        yield item
+                    _check_end(file, bytes(held[found.end() :]), before + found.end(), name)
+                    return
+            elif token == b"," and depth == 1:
+                yield bytes(held[start : found.start()]).strip(_SPACE)
+                start, any_item = found.end(), True
+            elif token == b'"':  # of a string that goes on
+                at = found.start()
+                break
+        else:
+            at = len(held)
+        gone = min(at, start) if depth else at
+        del held[:gone]
+        before, at, start = before + gone, at - gone, start - gone
     raise InputError(f"{name} begins as a JSON array, which does not end", hint="Fetch it again", subject=name)
+
+
+def _check_end(file: BinaryIO, rest: bytes, end: int, name: str) -> None:
+    while not (other := rest.strip(_SPACE)):
+        if not (rest := file.read(_READ_BYTES)):
+            return
+    raise InputError(
+        f"{name} is a JSON array up to byte {end}, and goes on behind it: {other[:20]!r}",
+        hint="Write one array, or one object a line",
+        subject=name,
+    )

@@ -147,7 +147,7 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
             lay = lines_file if sources.kind == "jsonl" else plain_file
             # decompressing does not hold the interpreter
             with ThreadPoolExecutor(cores()) as pool:
-                plain = pool.map(lambda file: lay(root, file.name, spool), sources.files)
+                plain = pool.map(lambda file: lay(root, file, spool), sources.files)
                 lines = [one._replace(name=shown(one.name)) for one in plain]
         yield Fetched(root, lines=lines, spool=spool, remote=remote)
 

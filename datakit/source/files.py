@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from datakit.data.shard import BLOCK_BYTES, Sample
 from datakit.events import Caution, Note
-from datakit.source.lines import changed
 from datakit.source.naming import Naming
+from datakit.source.originals import changed, changed_ns, open_original
 from datakit.source.records import KeyColumn, Positions
 from datakit.source.troubles import Trouble
+from datakit.storage.disk import translated
 
 
 class Kind(NamedTuple):
@@ -175,15 +176,6 @@ def sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.ND
     return np.add.reduceat(values, firsts[:-1]) if len(values) else np.zeros(0, np.int64)
 
 
-def changed_ns(status: os.stat_result) -> int:
-    """When a file was last changed, in ns since 1970: its bytes, or its name, mode or times.
-
-    A file that was edited or replaced and has its old time of modification back (`touch -r`, `rsync -a`, `mv`) is told
-    by its inode's time alone, which nobody sets; a file system that keeps no such time has the other.
-    """
-    return max(status.st_mtime_ns, status.st_ctime_ns)
-
-
 def in_a_shard(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Bytes that parts of these sizes take in a tar."""
     return sizes + BLOCK_BYTES + -sizes % BLOCK_BYTES
@@ -203,7 +195,7 @@ def counts(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32]) -> di
 
 
 def _read(path: str, size: int, stamp: int | None) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_original(path)
     try:
         # one byte more than listed shows a file that has grown
         data = os.read(descriptor, size + 1)
@@ -211,6 +203,8 @@ def _read(path: str, size: int, stamp: int | None) -> bytes:
             data += more
         if len(data) != size or (stamp is not None and changed_ns(os.fstat(descriptor)) != stamp):
             raise changed(path)
+    except OSError as error:
+        raise translated(error, path) from error  # a read names nothing, and who writes the shard would name that
     finally:
         os.close(descriptor)
     return data

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
-from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
 from datakit.source.naming import JSON_PART, Naming
+from datakit.source.originals import changed, open_original
 from datakit.source.records import KeyColumn, Positions, Run, here, rows_of, stretches
 from datakit.source.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
 from datakit.source.troubles import Raw, Trouble
@@ -134,7 +134,7 @@ class LineBatch:
                     if descriptor >= 0:
                         os.close(descriptor)
                         descriptor = -1  # if the next file is gone, none is open
-                    descriptor, opened = os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC), number
+                    descriptor, opened = open_original(self.files[number].path), number
                 parts = {JSON_PART: disk.read_all(descriptor, size, offset)}
                 if sample_digest(parts) != digest:
                     raise changed(*places(self.files[number], [offset]))
@@ -148,13 +148,6 @@ class LineBatch:
         for some in stretches(len(self)):
             columns = (self.file_of[some].tolist(), self.offsets[some].tolist(), self.sizes[some].tolist())
             yield from zip(self.keys.take(some), *columns, rows_of(self.digests, some), strict=True)
-
-
-def changed(where: str) -> InputError:
-    """The error of a source that is not what it was when it was listed."""
-    return InputError(
-        f"{where} changed while it was packed", hint="Pack again when nothing writes there", subject=where
-    )
 
 
 def list_lines(

@@ -19,7 +19,8 @@ from datakit.data.shard import Sample, sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
-from datakit.source.files import changed_ns, counts, in_a_shard, sums
+from datakit.source.files import counts, in_a_shard, sums
+from datakit.source.originals import Version, open_original, version_of
 from datakit.source.records import KeyColumn, Positions, lacking, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
@@ -49,13 +50,11 @@ class Holder(NamedTuple):
     @classmethod
     def at(cls, name: str, path: str) -> Holder:
         """The file as it is now."""
-        status = os.stat(path)
-        return cls(name, path, status.st_size, changed_ns(status))
+        return cls(name, path, *version_of(path))
 
     def is_same(self, descriptor: int) -> bool:
         """Whether an open file is as it was."""
-        status = os.fstat(descriptor)
-        return (status.st_size, changed_ns(status)) == (self.size, self.changed_ns)
+        return Version.of(os.fstat(descriptor)) == (self.size, self.changed_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,7 +215,7 @@ class _Open:
         """The descriptor of a file."""
         if number != self._number:
             self._leave(check=True)
-            self._descriptor, self._number = os.open(self._holders[number].path, os.O_RDONLY | os.O_CLOEXEC), number
+            self._descriptor, self._number = open_original(self._holders[number].path), number
             self._check()
         return self._descriptor
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from datakit.errors import InputError
+from datakit.source.originals import reading
 from datakit.source.troubles import Raw, Trouble, listing
 from datakit.storage import disk
 
@@ -89,7 +90,7 @@ def _copy(raws: Sequence[Raw], folder: Path) -> None:
         disk.make_dirs(target.parent)
         with disk.atomic_file(target) as copy:
             for raw in its:
-                with disk.at_door(raw.path), open(raw.path, "rb") as source:
+                with disk.at_door(raw.path), reading(raw.path) as source:
                     _copy_bytes(source, raw, copy)
 
 

@@ -9,7 +9,6 @@ spans count their lines, and offenders theirs within a span.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
 from datakit.source.naming import JSON_PART, Naming
+from datakit.source.originals import Version, reading, version_of
 from datakit.source.troubles import Raw, Trouble
 from datakit.storage.disk import at_door
 
@@ -44,11 +44,19 @@ _COPY_BYTES = 2**20
 
 
 class LineFile(NamedTuple):
-    """A plain JSON lines file on a local disk: the name that messages use, its path, whether lines are array items."""
+    """A plain file on a local disk that records are read from while they are listed.
+
+    Attributes:
+        name: What messages call it.
+        path: Where it is.
+        is_array: Whether its lines are the items of an array.
+        version: As it was listed; None for a copy of ours.
+    """
 
     name: str
     path: str
     is_array: bool = False
+    version: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +100,7 @@ def spans_of(files: Sequence[LineFile], *, naming: Naming, limit: int = MANY) ->
     """The tasks that list files."""
     spans = []
     for number, file in enumerate(files):
-        with at_door(file.path):
-            size = os.stat(file.path).st_size
+        size = version_of(file.path).size
         spans += [
             Span(number, file, start, min(start + SPAN_BYTES, size), naming, limit)
             for start in range(0, size, SPAN_BYTES)
@@ -107,7 +114,7 @@ def list_span(span: Span) -> Piece:
     hashes, offsets, sizes, digests = array("Q"), array("q"), array("I"), bytearray()
     bad: list[Bad] = []
     marked, num_lines = False, 0
-    with at_door(span.file.path), open(span.file.path, "rb", buffering=_COPY_BYTES) as file:
+    with at_door(span.file.path), reading(span.file.path, version=span.file.version) as file:
         offset = _seek_first(file, span.start, span.stop)
         for data in file if offset < span.stop else ():
             record, begins = data.removesuffix(b"\n"), offset
@@ -150,7 +157,7 @@ def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
         offsets: Where they begin, in ascending order.
     """
     found, number, at = [], 1, 0
-    with at_door(file.path), open(file.path, "rb") as opened:
+    with at_door(file.path), reading(file.path, version=file.version) as opened:
         for offset in offsets:
             while at < offset and (data := opened.read(min(offset - at, _COPY_BYTES))):
                 number += data.count(b"\n")

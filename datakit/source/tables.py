@@ -11,6 +11,7 @@ are read by pyarrow, whose door this is too.
 from __future__ import annotations
 
 import csv
+import io
 import os
 import sys
 from array import array
@@ -28,6 +29,7 @@ from datakit.errors import InputError
 from datakit.source.cells import Cells, Row
 from datakit.source.members import Holder, Piece
 from datakit.source.naming import JSON_PART, Naming
+from datakit.source.originals import reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.troubles import Trouble
@@ -35,6 +37,9 @@ from datakit.storage import disk
 
 BATCH_ROWS = 128
 """Rows that are looked at at once: few enough for rows of megabytes, enough to spread what a batch costs."""
+
+_SMALL_BUFFER = 2**13
+"""Bytes read ahead where pyarrow says itself which stretches it wants."""
 
 _MEND = "Mend that row, or take it out, and pack again"
 
@@ -102,7 +107,8 @@ def saved_files(root: str, names: Sequence[str]) -> list[str]:
     Raises:
         InputError: A file that its `state.json` names is not there.
     """
-    state = orjson.loads(Path(root, "state.json").read_bytes())
+    with reading(os.path.join(root, "state.json")) as file:
+        state = orjson.loads(file.read())
     listed = [str(one["filename"]) for one in state["_data_files"]]
     if missing := [name for name in listed if name not in names]:
         raise InputError(f"{root}/state.json names {missing[0]}, which is not there", subject=missing[0])
@@ -134,16 +140,19 @@ def _arrow_rows(task: TableTask, read: Callable[[TableTask], Iterator[Any]]) -> 
 
 
 def _parquet_batches(task: TableTask) -> Iterator[Any]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(task.file.path) as file:
+    with reading(task.file.path, version=task.file.version, buffer_bytes=_SMALL_BUFFER) as opened:
+        file = pq.ParquetFile(pa.PythonFile(opened, mode="r"))
         yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=[task.group])
 
 
 def _arrow_batches(task: TableTask) -> Iterator[Any]:
     import pyarrow as pa
 
-    with pa.memory_map(task.file.path) as source, pa.ipc.open_stream(source) as stream:
+    # one batch is in memory at a time, as large as whoever wrote it held: `datasets` writes 1000 rows at once
+    with reading(task.file.path, version=task.file.version) as opened, pa.ipc.open_stream(opened) as stream:
         for batch in stream:
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS)
@@ -154,8 +163,9 @@ def _group_sizes(file: LineFile) -> list[int]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(file.path) as opened:
-            return [opened.metadata.row_group(number).num_rows for number in range(opened.metadata.num_row_groups)]
+        with reading(file.path, version=file.version, buffer_bytes=_SMALL_BUFFER) as opened:
+            metadata = pq.ParquetFile(pa.PythonFile(opened, mode="r")).metadata
+            return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(file, error) from None
 
@@ -170,7 +180,8 @@ def _unreadable(file: LineFile, error: Exception) -> Exception:
 def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(sys.maxsize)  # of the whole process: a field may be as long as memory is
     name, tabs = task.file.name, ".tsv" in os.path.basename(task.file.name)
-    with open(task.file.path, encoding="utf-8-sig", newline="") as text:
+    with reading(task.file.path, version=task.file.version) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         reader = csv.reader(text, delimiter="\t" if tabs else ",", strict=True)
         line = 1
         try:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from datakit.data.keys import key_hash
 from datakit.errors import NotFound
-from datakit.source.files import changed_ns
+from datakit.source.originals import Version, changed, changed_ns, reading
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
 from datakit.storage.objects import no_file
@@ -42,6 +42,11 @@ class SourceFile(NamedTuple):
         """A number that tells its version: the time of its change, or a hash of its tag."""
         return key_hash(str(self.fingerprint)) if self.changed_ns is None else self.changed_ns
 
+    @property
+    def version(self) -> Version | None:
+        """What a local file must be when it is read; None of one in a store, whose copies are ours."""
+        return None if self.changed_ns is None else Version(self.bytes, self.changed_ns)
+
 
 @dataclass(slots=True)
 class Tree:
@@ -60,7 +65,8 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
 
     Raises:
         NotFound: Nothing is there.
-        InputError: It is a pipe, a device or a socket.
+        Refused: It is a pipe, a device or a socket.
+        InputError: Something in it vanished while it was listed.
     """
     if not root.exists():
         raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
@@ -71,30 +77,37 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
             return tree
         if not root.is_dir():
             raise no_file(root)
-        real, prefix, pending = os.path.realpath(root), len(str(root).rstrip("/")) + 1, [str(root)]
-        while pending:
-            folder = pending.pop()
-            try:
-                entries = list(os.scandir(folder))
-            except PermissionError:
-                tree.troubles.append(Trouble(folder[prefix:] or str(root), "may not be listed", hint=_MODE))
-                continue
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if not fingerprints and entry.is_file(follow_symlinks=False) and _is_open(entry.stat()):
-                    # what most entries are: a listing of 100,000 files is half as long for it
-                    status = entry.stat()
-                    tree.files.append(SourceFile(entry.path[prefix:], status.st_size, None, changed_ns(status)))
-                elif entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                elif (trouble := _trouble(entry, entry.path[prefix:], real)) is not None:
-                    tree.troubles.append(trouble)
-                else:
-                    name = entry.path[prefix:]
-                    tree.files.append(_file(name, entry.path, entry.stat(), fingerprints=fingerprints))
+        try:
+            _walk(root, tree, fingerprints=fingerprints)
+        except FileNotFoundError as error:
+            raise changed(str(error.filename or root)) from error
     tree.troubles.sort(key=lambda trouble: trouble.where)
     return tree
+
+
+def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
+    real, prefix, pending = os.path.realpath(root), len(str(root).rstrip("/")) + 1, [str(root)]
+    while pending:
+        folder = pending.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except PermissionError:
+            tree.troubles.append(Trouble(folder[prefix:] or str(root), "may not be listed", hint=_MODE))
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if not fingerprints and entry.is_file(follow_symlinks=False) and _is_open(entry.stat()):
+                # what most entries are: a listing of 100,000 files is half as long for it
+                status = entry.stat()
+                tree.files.append(SourceFile(entry.path[prefix:], status.st_size, None, changed_ns(status)))
+            elif entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+            elif (trouble := _trouble(entry, entry.path[prefix:], real)) is not None:
+                tree.troubles.append(trouble)
+            else:
+                name = entry.path[prefix:]
+                tree.files.append(_file(name, entry.path, entry.stat(), fingerprints=fingerprints))
 
 
 _ANYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
@@ -137,5 +150,8 @@ def _file(name: str, path: str, status: os.stat_result, *, fingerprints: bool) -
 
 
 def _md5(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    digest = hashlib.md5(usedforsecurity=False)
+    with reading(path) as file:
+        while data := file.read(disk.READ_BYTES):
+            digest.update(data)
+    return digest.hexdigest()

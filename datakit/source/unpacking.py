@@ -12,49 +12,57 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from datakit.errors import InputError
 from datakit.source.arrays import is_array, write_items
 from datakit.source.kinds import plain_name
+from datakit.source.originals import reading
 from datakit.source.spans import LineFile
+from datakit.source.trees import SourceFile
 from datakit.storage import disk
 
 _COPY_BYTES = 2**20
 
 
-def plain_file(root: str, name: str, spool: Path) -> LineFile:
+def plain_file(root: str, source: SourceFile, spool: Path) -> LineFile:
     """A file in plain form: itself, or a copy in the spool.
 
     Raises:
-        InputError: It is damaged.
+        InputError: It is damaged, or not what was listed.
         NoSpace: The spool's disk is full.
     """
-    path = os.path.join(root, name)
+    name, path = source.name, os.path.join(root, source.name)
     if plain_name(name) == name:
-        return LineFile(name, path)
+        return LineFile(name, path, version=source.version)
     target = spool_path(spool, f"plain/{name}")
-    with disk.at_door(target), open(target, "wb") as plain, _opened(path, name) as packed:
+    with (
+        disk.at_door(target),
+        open(target, "wb") as plain,
+        reading(path, version=source.version) as file,
+        _opened(file, name) as packed,
+    ):
         while data := packed.read(_COPY_BYTES):
             plain.write(data)
     return LineFile(name, str(target))
 
 
-def lines_file(root: str, name: str, spool: Path) -> LineFile:
+def lines_file(root: str, source: SourceFile, spool: Path) -> LineFile:
     """A file of JSON lines in plain form; of an array, its items are the lines.
 
     Raises:
-        InputError: It is damaged.
+        InputError: It is damaged, or not what was listed.
         NoSpace: The spool's disk is full.
     """
-    plain = plain_file(root, name, spool)
-    with disk.at_door(plain.path), open(plain.path, "rb") as file:
-        if not is_array(file.read(_COPY_BYTES)):
+    plain = plain_file(root, source, spool)
+    with disk.at_door(plain.path), reading(plain.path, version=plain.version) as file:
+        if not is_array(file):
             return plain
-    target = spool_path(spool, f"lines/{name}")
-    with disk.at_door(target), open(target, "wb") as lines:
-        write_items(disk.map_file(Path(plain.path)), lines, name=name)
-    return LineFile(name, str(target), is_array=True)
+        target = spool_path(spool, f"lines/{source.name}")
+        file.seek(0)
+        with disk.at_door(target), open(target, "wb") as lines:
+            write_items(file, lines, name=source.name)
+    return LineFile(source.name, str(target), is_array=True)
 
 
 def spool_path(spool: Path, name: str) -> Path:
@@ -65,16 +73,16 @@ def spool_path(spool: Path, name: str) -> Path:
 
 
 @contextmanager
-def _opened(path: str, name: str) -> Iterator[IO[bytes] | Any]:
+def _opened(file: BinaryIO, name: str) -> Iterator[IO[bytes] | Any]:
     kind = "zstd" if name.endswith(".zst") else "gzip"
     try:
         if kind == "gzip":
-            with gzip.open(path, "rb") as packed:
+            with gzip.open(file, "rb") as packed:
                 yield packed
         else:
             import pyarrow as pa
 
-            with pa.OSFile(path) as file, pa.CompressedInputStream(file, "zstd") as stream:
+            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd") as stream:
                 yield stream
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged(name, kind, error) from None

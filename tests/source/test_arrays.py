@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -23,20 +25,52 @@ VALUES = st.recursive(
 )
 
 
-def items(data: bytes) -> list[bytes]:
+class Dripping(io.BytesIO):
+    """A file that gives a few bytes at a time, as any may."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        super().__init__(data)
+        self._most = most
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Fewer bytes than were asked for."""
+        return super().read(self._most if size is None or size < 0 else min(size, self._most))
+
+
+def items(data: bytes, *, most: int = 2**20) -> list[bytes]:
     """The lines that an array gives."""
     out = io.BytesIO()
-    write_items(data, out, name="x.json")
+    write_items(Dripping(data, most), out, name="x.json")
     return out.getvalue().splitlines()
 
 
-@given(st.lists(VALUES, max_size=6), st.sampled_from([None, 0, 1, 4]), st.sampled_from(["", "\n", " \r\n"]))
-def test_items_are_what_a_parser_finds(values: list[object], indent: int | None, around: str) -> None:
-    """However the array is laid out: brackets, commas and quotes inside strings are letters."""
+@given(
+    st.lists(VALUES, max_size=6),
+    st.sampled_from([None, 0, 1, 4]),
+    st.sampled_from(["", "\n", " \r\n"]),
+    st.sampled_from([1, 2, 3, 7, 1000]),
+)
+def test_items_are_what_a_parser_finds(values: list[object], indent: int | None, around: str, most: int) -> None:
+    """However the array is laid out and read: brackets, commas and quotes inside strings are letters."""
     data = (around + json.dumps(values, indent=indent) + around).encode()
 
-    assert [json.loads(item) for item in items(data)] == values
-    assert is_array(data)
+    assert [json.loads(item) for item in items(data, most=most)] == values
+    assert is_array(Dripping(data, most))
+
+
+def test_memory_holds_an_item_and_not_the_array() -> None:
+    """Of 16 MB in items of 1 kB, and of one string of 4 MB, no more than a few megabytes or twice the string."""
+    small = b"[" + b",".join([json.dumps({"t": "x" * 1000}).encode()] * 16_000) + b"]"
+    large = b"[" + json.dumps("y" * 2**22).encode() + b"]"
+
+    for data, most in ((small, 5 * 2**20), (large, 5 * 2**22)):
+        with open(os.devnull, "wb") as out:
+            tracemalloc.start()
+            try:
+                write_items(io.BytesIO(data), out, name="x.json")
+                assert tracemalloc.get_traced_memory()[1] < most
+            finally:
+                tracemalloc.stop()
 
 
 def test_an_item_keeps_its_bytes() -> None:
@@ -78,8 +112,16 @@ def test_what_is_no_json_does_not_become_some(data: bytes, bad: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "array"), [(b"\xef\xbb\xbf [", True), (b"\n\t[1", True), (b'{"a": []}', False), (b"", False)]
+    ("head", "array"),
+    [
+        (b"\xef\xbb\xbf [", True),
+        (b" " * 3 * 2**20 + b"[", True),
+        (b"\xef\xbb\xbf" + b"\n" * 2**20 + b"[", True),
+        (b"\n\t[1", True),
+        (b'{"a": []}', False),
+        (b"", False),
+    ],
 )
 def test_an_array_is_told_by_its_first_letter(head: bytes, array: bool) -> None:
     """Behind blanks and a byte-order mark."""
-    assert is_array(head) == array
+    assert is_array(io.BytesIO(head)) == array

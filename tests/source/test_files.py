@@ -12,9 +12,9 @@ import pytest
 
 from datakit import InputError
 from datakit.data.shard import Sample
-from datakit.source.files import changed_ns
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.naming import Naming
+from datakit.source.originals import changed_ns
 
 
 def write(root: Path, files: dict[str, bytes]) -> list[FoundFile]:

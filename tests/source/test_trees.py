@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datakit import InputError, NotFound
-from datakit.source.files import changed_ns
+from datakit.source.originals import changed_ns
 from datakit.source.trees import SourceFile, Tree, shown, walk
 
 
