@@ -21,6 +21,9 @@ NAME_BYTES = 100
 PREFIX_BYTES = 155
 """Widths of USTAR's two name fields, in bytes of UTF-8."""
 
+SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
+"""Names that Energon, and webdataset at the top, keep for themselves."""
+
 
 def key_hash(key: str) -> int:
     """The 64-bit number by which layouts sort and cut: BLAKE2b-64 of the key, big endian."""

@@ -10,7 +10,6 @@ a sparse or compressed file, damage. The tar is mapped and passes by once, whate
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,11 +21,11 @@ import numpy.typing as npt
 from datakit.data.archive import Entry, entries
 from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
-from datakit.data.keys import key_hash, split_name
+from datakit.data.keys import SET_ASIDE, key_hash, split_name
 from datakit.data.shard import Part, Row, sample_digest
 from datakit.errors import IntegrityError
 from datakit.pack.writing import Totals
-from datakit.source.files import changed_ns
+from datakit.source.originals import changed_ns
 from datakit.source.records import MAX_KEY_BYTES
 from datakit.source.troubles import Trouble
 from datakit.storage.disk import at_door, map_file
@@ -39,9 +38,6 @@ MOST_TROUBLES = 100
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of compressed files (RFC 1952, the bzip2 and xz formats, RFC 8878)."""
-
-_SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
-"""Names that Energon, and webdataset at the top, keep for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +197,7 @@ class _Reading:
 
     def _add(self, name: str, place: Part) -> bool:
         """Take a file for a part of a sample; False where readers skip it."""
-        if _SET_ASIDE.match(name):
+        if SET_ASIDE.match(name):
             self.skipped["names of the form __x__"] += 1
             return False
         key, part = split_name(name)

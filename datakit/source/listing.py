@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,11 +10,12 @@ from datakit.source.grouping import FoundFile, list_files
 from datakit.source.lines import list_lines
 from datakit.source.members import joined
 from datakit.source.naming import Naming
+from datakit.source.originals import version_of
 from datakit.source.records import Records, Run, here
 from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
-from datakit.source.tars import list_tar, tar_task
+from datakit.source.tars import list_tar, tar_tasks
 from datakit.source.troubles import Trouble, refusal
 
 
@@ -45,7 +45,7 @@ def list_records(
     """
     naming = naming or Naming()
     limit = MANY if on_error == "stop" else max_errors
-    empty = {number for number, file in enumerate(local.lines) if not os.path.getsize(file.path)}
+    empty = {number for number, file in enumerate(local.lines) if not version_of(file.path).size}
     lines = [file for number, file in enumerate(local.lines) if number not in empty]
     told = [*sources.troubles, *(Trouble(local.lines[n].name, "is empty", hint=_EMPTY) for n in sorted(empty))]
     records: Records
@@ -53,8 +53,8 @@ def list_records(
         records = list_lines(lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins)
     elif sources.kind == "tar":
         whole = [source for number, source in enumerate(sources.files) if number not in empty]
-        tars = [tar_task(file, source, local.root, naming) for file, source in zip(lines, whole, strict=True)]
-        records = joined(list(run(list_tar, tars)), troubles=told)
+        tasks = tar_tasks(list(zip(lines, whole, strict=True)), root=local.root, naming=naming)
+        records = joined(list(run(list_tar, tasks)), troubles=told)
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
         records = joined(list(run(list_table, tables)), troubles=told)

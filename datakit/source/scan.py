@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from datakit.data.index import index_name
+from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.source.kinds import Kind, kind_of, plain_name, used
 from datakit.source.trees import SourceFile, shown, walk
@@ -39,7 +40,7 @@ class Sources:
         files: The files that records are read from.
         requests: Requests that listing it took.
         single: Whether the source is one object, not what lies below a prefix.
-        beside: Indexes that lie beside tars, and tell what is in them.
+        beside: Indexes that lie beside tars and tell what is in them, and manifests.
         troubles: What lies there and cannot be read.
     """
 
@@ -187,6 +188,7 @@ def _index_beside(store: PatientStore, key: str) -> list[SourceFile]:
 
 def _indexes(files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
     names = {index_name(file.name) for file in files}
+    names |= {file.name for file in files if PurePosixPath(file.name).name == MANIFEST_NAME}
     return tuple(file for file in files if file.name in names)
 
 

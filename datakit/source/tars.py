@@ -1,34 +1,43 @@
 """tars: the samples of tars as a table, whoever wrote them.
 
-A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too. Any other is
-read header by header with Python's `tarfile`, so PAX and GNU long names are understood, and its names are cut by the
-same rule as those of files. `tarfile` takes a damaged header for the end of the file, and so do the readers built on
-it; here the end must be one: zero blocks, and nothing but zeros behind them. Folders and hidden names are left out;
-links, devices and sparse members are offenders, as is everything that a folder of files could not hold.
+A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too. The index
+must be of this tar: no part of a sample stands behind the last that it names, and a manifest that names the tar gives
+its size. Else that is said, and the tar read like any other: header by header with Python's `tarfile`, so PAX and GNU
+long names are understood, its names cut by the same rule as those of files. `tarfile` takes a damaged header for the
+end of the file, and so do the readers built on it; here the end must be one: zero blocks, and nothing but zeros behind
+them. Folders and hidden names are left out; links, devices and sparse members are offenders, as is everything that a
+folder of files could not hold.
 """
 
 from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import PurePosixPath
+from typing import BinaryIO
 
 import numpy as np
 
+from datakit.data.archive import entries
 from datakit.data.index import Index, index_name
+from datakit.data.keys import SET_ASIDE, split_name
+from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.shard import Row, header
-from datakit.errors import InputError
+from datakit.errors import DatakitError, InputError, IntegrityError
+from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.members import Holder, Piece, Said
 from datakit.source.naming import Naming
+from datakit.source.originals import reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile, shown
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
+from datakit.storage.commit import parse_manifest
 
 _BLOCK = 512
 _READ_BYTES = 2**20
@@ -36,11 +45,20 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class TarTask:
-    """A task: a plain tar on a local disk, what it was laid down from, where its index would be, how names are cut."""
+    """A task.
+
+    Attributes:
+        file: A plain tar on a local disk.
+        source: What it was laid down from.
+        index: Where its index would be.
+        said_bytes: What a manifest gives as its size; None where none names it.
+        naming: How names are cut.
+    """
 
     file: LineFile
     source: SourceFile
     index: str
+    said_bytes: int | None
     naming: Naming
 
 
@@ -50,23 +68,79 @@ def list_tar(task: TarTask) -> Piece:
     Raises:
         InputError: It is damaged, or not whole.
     """
-    with disk.at_door(task.file.path):
+    with disk.at_door(task.file.path), reading(task.file.path, version=task.file.version):
         holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.changed_ns or 0)
-        if os.path.exists(task.index):
-            return _indexed(holder, Index.from_buffer(disk.map_file(Path(task.index))))
-        return _foreign(holder, task.source, task.naming)
+        if not os.path.exists(task.index):
+            return _foreign(holder, task.source, task.naming)
+        with reading(task.index) as file:
+            index = Index.from_buffer(file.read())
+        if (other := _difference(index, holder, task.said_bytes)) is None:
+            return _indexed(holder, index)
+        piece = _foreign(holder, task.source, task.naming)
+    said = f"the index beside {holder.name} is not of this tar: {other}; so the tar itself was read"
+    return replace(piece, remarks=(*piece.remarks, Caution(said, hint="If that is not meant, fetch both again")))
 
 
-def tar_task(file: LineFile, source: SourceFile, root: str, naming: Naming) -> TarTask:
-    """The task of a tar.
+def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, naming: Naming) -> list[TarTask]:
+    """The tasks that list tars.
 
     Args:
-        file: It in plain form.
-        source: It as it was listed.
-        root: The folder of the source, in which an index of ours may lie beside it.
+        tars: Each in plain form, and as it was listed.
+        root: The folder of the source, in which an index of ours may lie beside each, and a manifest.
         naming: How names are cut.
     """
-    return TarTask(file, source, os.path.join(root, index_name(file.name)), naming)
+    sizes: dict[str, Mapping[str, int]] = {}
+    tasks = []
+    for file, source in tars:
+        said = None
+        for folder in PurePosixPath(file.name).parents:
+            above = os.path.join(root, folder)
+            if above not in sizes:
+                sizes[above] = _sizes_in(os.path.join(above, MANIFEST_NAME))
+            said = sizes[above].get(str(PurePosixPath(file.name).relative_to(folder)), said)
+        tasks.append(TarTask(file, source, os.path.join(root, index_name(file.name)), said, naming))
+    return tasks
+
+
+def _sizes_in(path: str) -> Mapping[str, int]:
+    """Bytes of each file that a manifest names; of one that cannot be read, none: it vouches for nothing."""
+    if not os.path.exists(path):
+        return {}
+    try:
+        with reading(path) as file:
+            return {entry.name: entry.bytes for entry in parse_manifest(file.read(), where=path).members}
+    except DatakitError:
+        return {}
+
+
+def _difference(index: Index, holder: Holder, said_bytes: int | None) -> str | None:
+    """What shows that an index is of another tar, or None."""
+    if said_bytes is not None and said_bytes != holder.size:
+        return f"the manifest gives it {said_bytes} bytes, and it has {holder.size}"
+    end = max((int((index.offsets(part) + index.sizes(part)).max(initial=0)) for part in index.parts), default=0)
+    if (end := end + -end % _BLOCK) > holder.size:
+        return f"it ends at byte {holder.size}, before what the index names"
+    with reading(holder.path) as file:
+
+        def read(offset: int, size: int) -> bytes:
+            file.seek(end + offset)
+            return file.read(size)
+
+        if end and read(0, _BLOCK) == b"\n".ljust(_BLOCK, b"\0"):
+            end += _BLOCK  # the last line feed of a bundle, which is no part of its last line
+        try:
+            for entry in entries(read, holder.size - end):
+                if entry.kind not in ("folder", "device") and _is_part(entry.name):
+                    return f"{shown(entry.name)} stands behind what the index names"
+        except IntegrityError as error:
+            return f"behind what the index names, at byte {end}, {error.message}"
+    return None
+
+
+def _is_part(name: str) -> bool:
+    """Whether readers of tars take a member for a part of a sample."""
+    key, part = split_name(name)
+    return bool(key and part) and not key.endswith("/") and not SET_ASIDE.match(name)
 
 
 def _indexed(holder: Holder, index: Index) -> Piece:
@@ -146,7 +220,7 @@ def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
 def _files(holder: Holder, told: list[Trouble]) -> Iterator[FoundFile]:
     """The files in a tar, each with its offset for a stamp; what is no file is told."""
     try:
-        with tarfile.open(holder.path, "r:", errorlevel=2) as tar:
+        with reading(holder.path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=2) as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
                 if member.isdir() or any(step.startswith(".") for step in name.split("/")):
@@ -157,21 +231,20 @@ def _files(holder: Holder, told: list[Trouble]) -> Iterator[FoundFile]:
                 if member.offset_data + member.size > holder.size:
                     raise _damaged(holder, f"it ends inside {shown(name)}")
                 yield FoundFile(name, member.size, member.offset_data)
-            _check_end(holder, tar.offset)
+            _check_end(holder, file, tar.offset)
     except (tarfile.TarError, EOFError) as error:
         raise _damaged(holder, str(error)) from None
 
 
-def _check_end(holder: Holder, at: int) -> None:
+def _check_end(holder: Holder, file: BinaryIO, at: int) -> None:
     """See that a tar ends where `tarfile` stopped: a damaged header looks like the end to it."""
-    with open(holder.path, "rb") as file:
-        file.seek(at)
-        if len(block := file.read(_BLOCK)) < _BLOCK or any(block):
-            said = "has no end" if len(block) < _BLOCK else "has a damaged header"
-            raise _damaged(holder, f"it {said} at byte {at}")
-        while data := file.read(_READ_BYTES):
-            if data.count(0) < len(data):
-                raise _damaged(holder, f"zeros end it at byte {at}, and something stands behind them")
+    file.seek(at)
+    if len(block := file.read(_BLOCK)) < _BLOCK or any(block):
+        said = "has no end" if len(block) < _BLOCK else "has a damaged header"
+        raise _damaged(holder, f"it {said} at byte {at}")
+    while data := file.read(_READ_BYTES):
+        if data.count(0) < len(data):
+            raise _damaged(holder, f"zeros end it at byte {at}, and something stands behind them")
 
 
 def _damaged(holder: Holder, said: str) -> InputError:
