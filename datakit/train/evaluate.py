@@ -63,7 +63,7 @@ class Evaluator:
 
     Raises:
         NotFound: Something is not there.
-        IntegrityError: The adapter's bytes are not what its manifest says.
+        IntegrityError: The bytes of the model, or of the adapter, are not what the manifest says.
     """
 
     def __init__(self, model: Path | str, adapter: Path | str | None = None) -> None:

@@ -104,7 +104,7 @@ def train(
     Raises:
         Refused: Another process trains there, the state there was written for something else, or the data is not what
             was expected or what dvc.lock records.
-        IntegrityError: The dataset's files are not what its manifest says.
+        IntegrityError: The files of the dataset, or of the base model, are not what the manifest says.
         InputError: The dataset is not tokenized, or the model cannot be loaded.
         DatakitError: The loss is not finite.
         Interrupted: SIGTERM or SIGHUP came; the state was saved, the same command continues.

@@ -1,9 +1,9 @@
 """model: the base model, the adapter on it, and the loss of a forward pass.
 
-Promises: weights are read from local safetensors only, never unpickled, never downloaded; what trains is the adapter,
-in fp32, under the parameter names that stock `peft` writes; the same seed gives the same initial adapter on any
-machine under the same precision (peft draws it in the base model's); inside `exact_arithmetic` the same inputs give the
-same bits.
+Promises: weights are read from local safetensors only, never unpickled, never downloaded, and those of a commit are
+compared with its manifest, every byte, before they are loaded; what trains is the adapter, in fp32, under the parameter
+names that stock `peft` writes; the same seed gives the same initial adapter on any machine under the same precision
+(peft draws it in the base model's); inside `exact_arithmetic` the same inputs give the same bits.
 
 Does not train and does not save. Sources: LoRA, arXiv 2106.09685, in the implementation of `peft`; the logits of chosen
 positions only are the `logits_to_keep` of transformers' causal models.
@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import InputError, MissingExtra, NotFound, UsageError
-from datakit.storage.commit import read_manifest, verify_commit
+from datakit.data.manifest import Manifest
+from datakit.errors import InputError, IntegrityError, MissingExtra, NotFound, UsageError
+from datakit.storage.commit import verify_commit
 from datakit.storage.disk import hash_file
 from datakit.train.batch import IGNORED, Pass
 from datakit.train.recipe import Recipe
@@ -53,13 +54,17 @@ class BaseModel:
     digest: str
 
 
-def identify(directory: Path | str) -> BaseModel:
-    """Say which base model a directory holds. One with a manifest costs nothing; any other is read once.
+def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
+    """Say which base model a directory holds, by bytes that were all read: whoever loads it then knows what he loads.
+
+    Args:
+        directory: A commit, or a plain Hugging Face directory, which is told by the digest of its files.
+        quick: Of a commit only see that each file is there with its size; it says nothing of the weights.
 
     Raises:
         NotFound: The directory is not there.
         InputError: It holds no model.
-        IntegrityError: A file of its manifest is missing or has another size.
+        IntegrityError: A file is not what the manifest says; names the file and the part of it.
     """
     path = Path(directory)
     if not path.is_dir():
@@ -67,12 +72,19 @@ def identify(directory: Path | str) -> BaseModel:
     if not (path / "config.json").is_file():
         raise InputError(f"{path} holds no model: it has no config.json", subject=str(path))
     with contextlib.suppress(NotFound):
-        manifest = read_manifest(path)
-        verify_commit(path, quick=True)
+        manifest = _verified(path, quick=quick)
         return BaseModel(path, manifest.name, manifest.digest)
     files = sorted({file for pattern in _IDENTITY_FILES for file in path.glob(pattern)})
     lines = "".join(f"{file.name} {hash_file(file).sha256}\n" for file in files)
     return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest())
+
+
+def _verified(path: Path, *, quick: bool) -> Manifest:
+    try:
+        return verify_commit(path, quick=quick)
+    except IntegrityError as error:
+        hint = f"Mend it from where it came: datakit sync --repair SRC {path}; or make it again"
+        raise IntegrityError(f"base model: {error.message}", hint=hint, subject=error.subject) from error
 
 
 def pick_device() -> torch.device:

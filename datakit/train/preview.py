@@ -1,7 +1,8 @@
 """preview: what a training would do, without doing it: `datakit train --dry-run`.
 
 Promises: nothing is written, fetched or loaded onto a device; what would be refused for what lies here is refused here
-too, under the same options. What lies at a write-back destination is not asked, so that a preview needs no network.
+too, under the same options, but for bytes: of a base model that is a commit, files and sizes are looked at. What lies
+at a write-back destination is not asked, so that a preview needs no network.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def preview(
 ) -> Preview:
     """Look at everything that `train` would look at; arguments and errors are those of `train`."""
     check_words(resume, accept)
-    data, base, run = open_dataset(dataset), identify(model), Path(output)
+    data, base, run = open_dataset(dataset), identify(model, quick=True), Path(output)
     check_tokenized(data)
     guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)
     path = None

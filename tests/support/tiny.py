@@ -71,6 +71,14 @@ def npy(values: Sequence[int], dtype: str) -> bytes:
     return file.getvalue()
 
 
+def commit_model(source: Path, path: Path) -> Path:
+    """The files of a model as the commit `tiny-llama` at `path`."""
+    with commit(path, kind="model", name="tiny-llama") as staging:
+        for file in sorted(source.iterdir()):
+            staging.write(file.name, file.read_bytes())
+    return path
+
+
 def token_sample(key: str, ids: Sequence[int], mask: Sequence[int]) -> Sample:
     """A tokenized sample."""
     return Sample(key, {"ids.npy": npy(ids, "<i4"), "mask.npy": npy(mask, "|u1")}, tokens=len(ids))

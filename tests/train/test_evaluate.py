@@ -19,7 +19,8 @@ from datakit.train.batch import Collate, read_tokens
 from datakit.train.evaluate import Evaluator, answer, evaluate
 from datakit.train.model import identify, load_adapter, load_base
 from datakit.train.recipe import Recipe
-from support.tiny import VOCABULARY, token_sample, write_dataset
+from support.commits import flip_bit
+from support.tiny import VOCABULARY, commit_model, token_sample, write_dataset
 
 CPU = torch.device("cpu")
 
@@ -205,3 +206,12 @@ def test_one_model_answers_for_before_and_after(
     alone = [evaluate(tokens_dir, model=base_dir, adapter=adapter).loss for adapter in (trained, None)]
     assert losses == [alone[0], alone[1], alone[0]]
     assert said == [answer("w7 w12 w17", model=model, adapter=one, max_new_tokens=5) for one in (None, trained)]
+
+
+def test_a_damaged_base_model_is_not_evaluated(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """A number would be that of another model."""
+    base = commit_model(base_dir, tmp_path / "base")
+    flip_bit(base / "model.safetensors", 5000)
+
+    with pytest.raises(datakit.IntegrityError, match="safetensors: bytes 0 to"):
+        evaluate(tokens_dir, model=base)

@@ -17,6 +17,7 @@ from datakit.version.dvc import write_dvc_file
 from datakit.version.local import record_of
 from support.cli import datakit as command
 from support.commits import flip_bit
+from support.tiny import commit_model
 
 RECIPE = Recipe(steps=1, batch_size=2, threads=1, save_every_steps=1, warmup_steps=0)
 
@@ -75,6 +76,33 @@ def test_a_file_of_another_size_is_found_before_training(recorded: Path, base_di
         train(recorded, base_dir, tmp_path / "run")
 
     assert not (tmp_path / "run").exists()
+
+
+def test_a_flipped_bit_in_the_base_model_is_found_before_training(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path
+) -> None:
+    """By default, at each start: the adapter's lineage would name a model that it was not made of."""
+    base, run = commit_model(base_dir, tmp_path / "base"), tmp_path / "run"
+    train(tokens_dir, base, run)
+    flip_bit(base / "model.safetensors", 5000)
+
+    with pytest.raises(datakit.IntegrityError, match="safetensors: bytes 0 to"):
+        train(tokens_dir, base, tmp_path / "other")
+    with pytest.raises(datakit.IntegrityError, match="safetensors: bytes 0 to"):
+        train(tokens_dir, base, run)
+
+    assert not (tmp_path / "other").exists()
+    assert preview(tokens_dir, model=base, output=tmp_path / "other", settings=RECIPE).steps_done == 0
+
+
+def test_a_flipped_bit_in_a_plain_model_is_another_model(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """A directory without a manifest is told by its bytes: a run that began with others is not resumed."""
+    base, run = Path(shutil.copytree(base_dir, tmp_path / "base")), tmp_path / "run"
+    train(tokens_dir, base, run)
+    flip_bit(base / "model.safetensors", 5000)
+
+    with pytest.raises(datakit.Refused, match="written for model base"):
+        train(tokens_dir, base, run)
 
 
 def test_a_launch_script_names_its_data(recorded: Path, base_dir: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from datakit import InputError, IntegrityError, MissingExtra, NotFound, open_dataset
-from datakit.storage.commit import commit
+from datakit.storage.commit import read_manifest
 from datakit.train.batch import IGNORED, Collate
 from datakit.train.model import (
     adapter_config,
@@ -28,7 +28,8 @@ from datakit.train.model import (
 )
 from datakit.train.recipe import Recipe
 from support.cli import environment
-from support.tiny import tiny_model
+from support.commits import flip_bit
+from support.tiny import commit_model, tiny_model
 
 CPU = torch.device("cpu")
 RECIPE = Recipe(rank=4, dropout=0.3)
@@ -54,18 +55,31 @@ def test_a_model_is_identified_by_what_it_computes_with(base_dir: Path, tmp_path
 
 
 def test_a_committed_model_is_identified_by_its_manifest(base_dir: Path, tmp_path: Path) -> None:
-    """No weights are read for it, and one that lacks a member is refused."""
-    with commit(tmp_path / "base", kind="model", name="tiny-llama") as staging:
-        for file in base_dir.iterdir():
-            staging.write(file.name, file.read_bytes())
+    """Wherever it lies; one that lacks a member is refused, by the quick look too."""
+    base = commit_model(base_dir, tmp_path / "base")
 
-    base = identify(tmp_path / "base")
-    (tmp_path / "base" / "generation_config.json").unlink()
+    found = identify(base)
+    (base / "generation_config.json").unlink()
 
-    assert staging.manifest is not None
-    assert (base.name, base.digest) == ("tiny-llama", staging.manifest.digest)
-    with pytest.raises(IntegrityError, match="generation_config"):
-        identify(tmp_path / "base")
+    assert (found.name, found.digest) == ("tiny-llama", read_manifest(base).digest)
+    for quick in (False, True):
+        with pytest.raises(IntegrityError, match="generation_config"):
+            identify(base, quick=quick)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "generation_config.json"])
+def test_a_flipped_bit_in_a_committed_model_is_named(base_dir: Path, tmp_path: Path, name: str) -> None:
+    """Any file of the commit, whose digest would lie else: file and part, and how to mend it; sizes tell nothing."""
+    base = commit_model(base_dir, tmp_path / "base")
+    flip_bit(base / name, (base / name).stat().st_size // 2)
+
+    with pytest.raises(IntegrityError) as damage:
+        identify(base)
+
+    assert damage.value.exit_code == 4
+    assert f"{base / name}: bytes 0 to " in damage.value.message
+    assert f"datakit sync --repair SRC {base}" in str(damage.value.hint)
+    assert identify(base, quick=True).digest == read_manifest(base).digest
 
 
 def test_what_is_no_model_is_refused(base_dir: Path, tmp_path: Path) -> None:
