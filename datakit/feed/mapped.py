@@ -79,7 +79,7 @@ class MappedShard:
         self._verify = verify == "crc"
         self._data = map_file(path)
         if len(self._data) != entry.bytes:
-            raise _damaged(f"{path} has {len(self._data)} bytes, the manifest says {entry.bytes}", path)
+            raise self._damaged(f"{path} has {len(self._data)} bytes, the manifest says {entry.bytes}", path)
         self._crc_of = range_crc32c(self._data)
         self._columns = [_column(index, part) for part in index.parts]
 
@@ -159,7 +159,12 @@ class MappedShard:
     def _part_damaged(self, row: int, part: str, data: memoryview, expected: int) -> IntegrityError:
         key = self.index.key(row)
         said = f"part {part} of sample {key} has crc32c {crc32c(data):08x}, the index says {expected:08x}"
-        return _damaged(f"{self.path}: {said}", key)
+        return self._damaged(f"{self.path}: {said}", key)
+
+    def _damaged(self, message: str, subject: object) -> IntegrityError:
+        dataset = self.path.parents[self._entry.name.count("/")]
+        hint = f"Mend it from where it came: datakit sync --repair SRC {dataset}"
+        return IntegrityError(message, hint=hint, subject=str(subject))
 
 
 _NEW = tuple.__new__
@@ -174,7 +179,3 @@ def _column(index: Index, part: str) -> _Column:
         index.crcs(part).data,
         None if has.all() else has,
     )
-
-
-def _damaged(message: str, subject: object) -> IntegrityError:
-    return IntegrityError(message, hint="Fetch the dataset again: datakit sync SRC DEST", subject=str(subject))

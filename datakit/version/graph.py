@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from datakit.version.dvc import Lock, Out, Stage
-from datakit.version.project import DVC_DIR, read_lock, read_pipeline, stage_dir
+from datakit.version.project import DVC_DIR, read_lock, read_pipeline, stage_dir, uncached
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A stage, and the directory that its paths start from."""
+    """A stage, the directory that its paths start from, and its outputs of which DVC keeps no copy."""
 
     stage: Stage
     base: Path
+    uncached: frozenset[Out] = frozenset()
 
     @property
     def name(self) -> str:
@@ -67,7 +68,11 @@ class Graph:
         """
         folder = Path(os.path.abspath(folder))
         told = read_pipeline(folder) if stages is None else stages
-        return cls(lock, tuple(Node(stage, stage_dir(folder, stage.name, stages=told)) for stage in lock.stages()))
+        nodes = []
+        for stage in lock.stages():
+            without = frozenset(out for out in stage.outs if uncached(stage.name, out.path, stages=told))
+            nodes.append(Node(stage, stage_dir(folder, stage.name, stages=told), without))
+        return cls(lock, tuple(nodes))
 
     @cached_property
     def _makers(self) -> dict[Path, tuple[Node, Out]]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datakit.data.manifest import Manifest
+from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import DatakitError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage.commit import verify_commit
@@ -29,7 +29,16 @@ from datakit.storage.disk import at_door
 from datakit.version.cache import listed
 from datakit.version.dvc import LOCK_NAME, Out, read_dvc_file
 from datakit.version.graph import Graph, Node, folders_around
-from datakit.version.local import LISTED_FILES, MISSING, committed_tree, glance, glance_tree, ignores, settings_now
+from datakit.version.local import (
+    LISTED_FILES,
+    MISSING,
+    committed_tree,
+    glance,
+    glance_tree,
+    ignores,
+    settings_now,
+    weighs_as,
+)
 from datakit.version.project import DVC_DIR, FILE_SUFFIX, Project
 
 ACCEPT = "stale"
@@ -49,6 +58,7 @@ class Finding:
         found: Its value now.
         where: What records it.
         mend: The command that brings the two together.
+        damaged: Whether it has as many files and bytes as is recorded, so that one of the two may be of damaged bytes.
     """
 
     what: str
@@ -56,9 +66,11 @@ class Finding:
     found: str
     where: str
     mend: str
+    damaged: bool = False
 
     def __str__(self) -> str:
-        return f"{self.what} is {self.found}, {self.where} says {self.recorded}"
+        more = ", of as many files and bytes: one of the two may be damaged" if self.damaged else ""
+        return f"{self.what} is {self.found}, {self.where} says {self.recorded}{more}"
 
 
 def guard(
@@ -185,11 +197,16 @@ def _against_file(file: Path, place: Path, dataset: Path, on_event: OnEvent) -> 
         outs = read_dvc_file(file.read_bytes(), where=str(file))
     mend = f"Bring it back: dvc checkout {file}, or record what is here: datakit sync {place} --to {file}"
     here = [out for out in outs if Path(os.path.normpath(file.parent / out.path)) == place]
-    findings = [_compare(out, place, dataset, where=str(file), mend=mend, on_event=on_event) for out in here]
+    again = f"datakit sync {place} --to {file}"
+    findings = [
+        _compare(out, place, dataset, where=str(file), mend=mend, again=again, on_event=on_event) for out in here
+    ]
     return [dataclasses.replace(each, what=str(place)) for each in findings if each is not None]
 
 
-def _compare(out: Out, place: Path, dataset: Path, *, where: str, mend: str, on_event: OnEvent) -> Finding | None:
+def _compare(
+    out: Out, place: Path, dataset: Path, *, where: str, mend: str, again: str, on_event: OnEvent
+) -> Finding | None:
     """Compare the output that a dataset is, or lies in, with its record, in a fraction of a second.
 
     Where the dataset is a part of it (a split) and DVC's cache has the recorded list, that part alone is compared:
@@ -201,7 +218,12 @@ def _compare(out: Out, place: Path, dataset: Path, *, where: str, mend: str, on_
     part = None if tree is None else glance_tree(dataset)
     if tree is not None and part is not None:
         recorded = tree.below(inside)
-        return None if part == recorded else Finding(f"{out.path}/{inside}", recorded.md5, part.md5, where, mend)
+        if part == recorded:
+            return None
+        finding = Finding(f"{out.path}/{inside}", recorded.md5, part.md5, where, mend)
+        renewed = part.members.get(MANIFEST_NAME) != recorded.members.get(MANIFEST_NAME)
+        kept = not renewed and part.members.keys() == recorded.members.keys()
+        return _as_damage(finding, dataset, again) if kept else finding
     if place.is_dir() != out.is_dir:
         return Finding(out.path, out.md5, "a directory" if place.is_dir() else "a file", where, mend)
     now = glance(place, out, most_files=None if place == dataset else LISTED_FILES)
@@ -211,7 +233,17 @@ def _compare(out: Out, place: Path, dataset: Path, *, where: str, mend: str, on_
         return None
     if now == out.md5 or (_leaves_out(project, place) and committed_tree(place).md5 == out.md5):
         return None
-    return Finding(out.path, out.md5, now, where, mend)
+    finding = Finding(out.path, out.md5, now, where, mend)
+    return _as_damage(finding, place, again) if weighs_as(place, out) else finding
+
+
+def _as_damage(finding: Finding, place: Path, again: str) -> Finding:
+    """A finding about a directory whose md5s are the manifest's, where the record may be of bytes that are not.
+
+    A stage that found damage in its output and left it there has recorded it, and then the record is not the truth.
+    """
+    look = f"Look for damage: datakit verify {place}, and mend it: datakit sync --repair SRC {place}; then {again}"
+    return dataclasses.replace(finding, mend=look, damaged=True)
 
 
 def _leaves_out(project: Project | None, place: Path) -> bool:
@@ -236,8 +268,11 @@ class _Look:
         node, out = made
         where = f"{self._graph.lock.where} ({node.name})"
         place = node.path(out)
-        mend = f"Run dvc repro {node.name}, or bring the recorded one back: dvc checkout {out.path}"
-        finding = _compare(out, place, path, where=where, mend=mend, on_event=self._on_event)
+        again = f"dvc repro {node.name}"
+        mend = f"Run {again}"
+        if out not in node.uncached:  # of the others DVC has no copy, and its checkout says nothing and does nothing
+            mend += f", or bring the recorded one back: dvc checkout {out.path}"
+        finding = _compare(out, place, path, where=where, mend=mend, again=again, on_event=self._on_event)
         if finding is not None:
             self._found.append(finding)
         self._upwards(node, mend=f"Run dvc repro {node.name}")
@@ -265,7 +300,9 @@ class _Look:
             if now_md5 in (None, dep.md5):
                 now_md5 = glance(path, dep)
             if now_md5 not in (None, dep.md5):
-                self._found.append(Finding(dep.path, dep.md5, str(now_md5), where, mend))
+                finding = Finding(dep.path, dep.md5, str(now_md5), where, mend)
+                again = f"dvc repro {node.name}"
+                self._found.append(_as_damage(finding, path, again) if weighs_as(path, dep) else finding)
             if made is not None:
                 self._upwards(made[0], mend=mend)
 

@@ -132,6 +132,14 @@ def glance(path: Path, recorded: Out, *, most_files: int | None = LISTED_FILES) 
     return None
 
 
+def weighs_as(path: Path, recorded: Out) -> bool:
+    """Whether a commit has as many files and bytes as is recorded of it, whatever stands in them."""
+    if not (path / MANIFEST_NAME).is_file():
+        return False
+    found = find(path)
+    return (len(found), sum(each.bytes for each in found)) == (recorded.nfiles, recorded.size)
+
+
 def tree_of(path: Path) -> Tree:
     """A directory as DVC sees it now, whatever that costs."""
     return Tree({found.name: md5_of(found) for found in find(path)})

@@ -29,6 +29,7 @@ FILE_SUFFIX = ".dvc"
 
 _POINTER = re.compile(rf"(?P<file>(?:.*/)?{re.escape(LOCK_NAME)}|.+{re.escape(FILE_SUFFIX)})(?::(?P<words>.*))?")
 _REMOTE = re.compile(r"""'?remote\s+"(?P<name>[^"]+)"'?""")
+_TEMPLATE = re.compile(r"\$\{[^}]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,33 @@ def stage_dir(folder: Path, stage: str, *, stages: Mapping[str, Any]) -> Path:
         stage: Its name.
         stages: What dvc.yaml says, by `read_pipeline` or `parse_pipeline`.
     """
-    entry = stages.get(stage) or stages.get(stage.partition("@")[0])
-    entry = entry.get("do", entry) if isinstance(entry, Mapping) else {}
-    wdir = entry.get("wdir") if isinstance(entry, Mapping) else None
+    wdir = _entry(stage, stages).get("wdir")
     # a templated one is not resolved here: its paths then lead to nothing, and nothing is said about them
     return folder / wdir if isinstance(wdir, str) else folder
+
+
+def uncached(stage: str, path: str, *, stages: Mapping[str, Any]) -> bool:
+    """Whether dvc.yaml says `cache: false` of an output, so that DVC knows its md5 and has no copy to bring back.
+
+    Args:
+        stage: The stage's name, `tokenize@train` for one of a `foreach`.
+        path: The output's path as dvc.lock names it; a template in dvc.yaml stands for anything.
+        stages: As for `stage_dir`.
+    """
+    entry = _entry(stage, stages)
+    kinds = [entry.get(kind) for kind in ("outs", "metrics", "plots")]
+    for out in (each for kind in kinds if isinstance(kind, list) for each in kind if isinstance(each, Mapping)):
+        for written, options in out.items():
+            pattern = ".*".join(map(re.escape, _TEMPLATE.split(str(written))))
+            if isinstance(options, Mapping) and options.get("cache") is False and re.fullmatch(pattern, path):
+                return True
+    return False
+
+
+def _entry(stage: str, stages: Mapping[str, Any]) -> Mapping[str, Any]:
+    entry = stages.get(stage) or stages.get(stage.partition("@")[0])
+    entry = entry.get("do", entry) if isinstance(entry, Mapping) else {}
+    return entry if isinstance(entry, Mapping) else {}
 
 
 @dataclass(frozen=True)

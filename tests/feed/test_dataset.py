@@ -69,7 +69,7 @@ def test_an_unknown_key_is_not_found(dataset_dir: Path) -> None:
 
 
 def test_a_flipped_bit_in_any_part_is_named(dataset_dir: Path) -> None:
-    """Each part is compared with its checksum; the error says shard, part and sample."""
+    """Each part is compared with its checksum; the error says shard, part and sample, and the hint mends it."""
     shard = sorted(dataset_dir.glob("*.tar"))[1]
     data = bytearray(shard.read_bytes())
     at = data.index(b'{"n": 7}')
@@ -80,8 +80,9 @@ def test_a_flipped_bit_in_any_part_is_named(dataset_dir: Path) -> None:
     dataset = open_dataset(dataset_dir)
 
     assert dataset[6].key == "s00006"
-    with pytest.raises(IntegrityError, match=rf"{shard.name}: part json of sample s00007 has crc32c"):
+    with pytest.raises(IntegrityError, match=rf"{shard.name}: part json of sample s00007 has crc32c") as caught:
         dataset[7]
+    assert caught.value.hint == f"Mend it from where it came: datakit sync --repair SRC {dataset_dir}"
 
 
 def test_without_verification_the_disk_is_trusted(dataset_dir: Path) -> None:

@@ -82,6 +82,20 @@ def test_a_second_run_finds_nothing_to_do(checkout: Path) -> None:
     assert table(said) == table(first)
 
 
+def test_a_flipped_bit_on_the_tier_heals_by_the_demo_itself(checkout: Path) -> None:
+    """DVC runs a stage whose output has changed; it fetches the damaged member again, and all else stays."""
+    shards = [next((checkout / "data" / "tier" / split).glob("*.tar")) for split in ("train", "held-out")]
+    whole = [shard.read_bytes() for shard in shards]
+    for shard, data in zip(shards, whole, strict=True):
+        shard.write_bytes(data[:700] + bytes([data[700] ^ 1]) + data[701:])
+
+    said = run_demo(checkout)
+
+    assert stages_run(said) == ["stage@train", "stage@held-out"]
+    assert [shard.read_bytes() for shard in shards] == whole
+    assert stages_run(run_demo(checkout)) == []
+
+
 def test_an_edit_of_one_record_redoes_what_it_changes(checkout: Path) -> None:
     """A training record changes the training split and what comes after it; putting it back gives the same adapter."""
     before = adapter_bytes(checkout)

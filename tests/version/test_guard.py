@@ -13,9 +13,10 @@ import pytest
 from datakit import IntegrityError, Refused, UsageError
 from datakit.events import Caution, Event
 from datakit.storage.commit import read_manifest
+from datakit.storage.disk import hash_file
 from datakit.version.cache import Snapshot
 from datakit.version.document import write_yaml
-from datakit.version.dvc import object_key, write_dvc_file
+from datakit.version.dvc import Tree, object_key, write_dvc_file
 from datakit.version.guard import check_expected, check_ranks, find_stale, guard
 from datakit.version.local import record_of
 from support.commits import flip_bit
@@ -134,6 +135,73 @@ def test_each_finding_names_both_values_and_the_command(root: Path) -> None:
     )
     (_, setting) = find_stale(tokens(root))
     assert (setting.recorded, setting.found) == ('{"shard_size": "1MiB"}', '{"shard_size": "2MiB"}')
+
+
+def record_damage(root: Path, path: str, *, cached: bool = True) -> Tree:
+    """Have dvc.lock record an output with a flipped bit, as DVC does at the end of a stage that left it there."""
+    shard = next((root / path).rglob("*.tar"))
+    flip_bit(shard, 600)
+    files = [file for file in (root / path).rglob("*") if file.is_file()]
+    damaged = Tree({file.relative_to(root / path).as_posix(): hash_file(file).md5 for file in files})
+    lock = root / "dvc.lock"
+    lock.write_text(lock.read_text().replace(record_of(root / path, written=path).md5, damaged.md5))
+    do = {"cmd": "x", "outs": [{"data/tokens/${item}": {"cache": cached, "persist": True}}]}
+    (root / "dvc.yaml").write_bytes(write_yaml({"stages": {"tokenize": {"foreach": ["train"], "do": do}}}))
+    return damaged
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_record_of_damage_is_not_called_the_truth(root: Path, mended: bool) -> None:
+    """The manifest tells of other bytes in files of the same size: damage is named, here or in the record."""
+    damaged = record_damage(root, "data/tokens/train", cached=False)
+    if mended:
+        flip_bit(next(tokens(root).glob("*.tar")), 600)
+
+    with pytest.raises(Refused) as caught:
+        guard(tokens(root), read_manifest(tokens(root)))
+
+    assert f"says {damaged.md5}, of as many files and bytes: one of the two may be damaged" in caught.value.message
+    assert caught.value.hint == (
+        f"Look for damage: datakit verify {tokens(root)}, and mend it: datakit sync --repair SRC {tokens(root)}; "
+        "then dvc repro tokenize@train; or go on all the same with --accept stale"
+    )
+
+
+def test_recorded_damage_of_a_split_is_told_from_another_dataset(root: Path) -> None:
+    """By DVC's list: the same manifest beside other members."""
+    damaged = record_damage(root, "data/packed")
+    listed = root / ".dvc" / "cache" / object_key(damaged.md5)
+    listed.parent.mkdir(parents=True)
+    listed.write_bytes(damaged.to_bytes())
+    splits = [root / "data" / "packed" / split for split in ("train", "held-out")]
+
+    found = [finding for split in splits for finding in find_stale(split)]
+    for split in splits:
+        rewrite(split, 12)
+    anew = [finding for split in splits for finding in find_stale(split)]
+
+    assert [finding.damaged for finding in found] == [True]
+    assert [finding.damaged for finding in anew] == [False, False]
+
+
+def test_damage_that_a_later_stage_has_recorded_is_named(root: Path) -> None:
+    """What another stage was made from may be recorded with damage as well."""
+    record_damage(root, "data/tokens/train")
+
+    (finding,) = find_stale(root / "adapter")
+
+    assert (finding.what, finding.damaged) == ("data/tokens/train", True)
+
+
+def test_what_dvc_keeps_no_copy_of_is_not_brought_back_by_it(root: Path) -> None:
+    """`dvc checkout` of an output with `cache: false` ends well and does nothing."""
+    record_damage(root, "data/tokens/train", cached=False)
+    rewrite(tokens(root), 12)
+
+    (finding,) = find_stale(tokens(root))
+
+    assert finding.mend == "Run dvc repro tokenize@train"
+    assert not finding.damaged
 
 
 def test_what_is_accepted_is_said_and_recorded(root: Path) -> None:
@@ -382,6 +450,7 @@ write_dataset(Path('data/ds'), text_samples(int(Path('raw.txt').read_text())))
 from pathlib import Path
 from datakit.version.guard import guard
 from datakit.storage.commit import read_manifest
+from datakit.storage.disk import hash_file
 guard(Path('data/ds'), read_manifest(Path('data/ds')))
 """
     (root / "make.py").write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{make}\n")
