@@ -90,6 +90,7 @@ ORDER = [
     "pack/reading",
     "pack/tokenizer",
     "pack/writing",
+    "pack/seal",
     "pack/receipts",
     "pack/parent",
     "pack/planning",

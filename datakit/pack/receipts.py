@@ -11,6 +11,9 @@ dataset changes. Without them, removing the dataset frees its bytes.
 A receipt of files that were written less than two seconds before they were listed does not outlive its pack: a clock
 tick later they may hold other bytes under the same time (what git calls racy, git/Documentation/technical/racy-git).
 
+What lies there is believed when it is whole (see `seal`) and of the right types. All else is as if it were not there:
+the work is done again, and what was in its place is replaced.
+
 What it does not do: decide which shards a dataset has (`planning`), commit (`build`).
 """
 
@@ -25,16 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import orjson
-
 from datakit.data.digest import FileEntry
 from datakit.data.index import index_name
 from datakit.errors import DatakitError, Refused
+from datakit.pack import seal
 from datakit.pack.writing import BuiltShard, Totals, sync_shard
 from datakit.storage import disk
 from datakit.storage.links import link
 
-FORMAT = 1
+TASK_FORMAT = 1
+"""Raised when the same samples come to other bytes."""
+
 KNOWN = "known.json"
 PLAN = "plan.json"
 
@@ -52,7 +56,7 @@ def task_of(*, dataset: str, bundle: int | None, pieces: Iterable[tuple[Sequence
         keys.update("".join(f"{key}\0" for key in some).encode())
         contents.update(b"".join(signatures))
         count += len(some)
-    digest = hashlib.sha256(f"datakit shard {FORMAT}\n{dataset}\n{bundle or 1}\n{count}\n".encode())
+    digest = hashlib.sha256(f"datakit shard {TASK_FORMAT}\n{dataset}\n{bundle or 1}\n{count}\n".encode())
     digest.update(keys.digest() + contents.digest())
     return digest.hexdigest()
 
@@ -108,7 +112,6 @@ class Receipt:
         """As it is written."""
         totals = self.built.totals
         return {
-            "format": FORMAT,
             "task": self.task,
             "shard": self.built.shard.to_json(),
             "index": self.built.index.to_json(),
@@ -122,23 +125,26 @@ class Receipt:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self | None:
+    def from_json(cls, value: Any) -> Self | None:
         """As it was written, or None for anything else: a receipt that cannot be read proves nothing."""
         try:
-            if value["format"] != FORMAT:
+            if not _is_typed(value, task=str, samples=int, payload_bytes=int, parts=dict, terms=str, settled=bool):
                 return None
-            totals = Totals(
-                samples=value["samples"],
-                payload_bytes=value["payload_bytes"],
-                parts=value["parts"],
-                terms=int(value["terms"], 16),
-                tokens=value["tokens"],
-            )
+            tokens, parts, stat = value["tokens"], value["parts"], value["stat"]
+            counts = [*parts.values(), *stat[0], *stat[1], *([] if tokens is None else [tokens])]
+            if any(type(count) is not int for count in counts):
+                return None
+            totals = Totals(value["samples"], value["payload_bytes"], parts, int(value["terms"], 16), tokens)
             built = BuiltShard(FileEntry.from_json(value["shard"]), FileEntry.from_json(value["index"]), totals)
-            shard, index = (Stat(*numbers) for numbers in value["stat"])
+            shard, index = (Stat(*numbers) for numbers in stat)
             return cls(value["task"], built, shard, index, value["settled"])
-        except (KeyError, TypeError, ValueError, DatakitError):
+        except (KeyError, IndexError, TypeError, ValueError, DatakitError):
             return None
+
+
+def _is_typed(value: Any, **kinds: type) -> bool:
+    """Whether these fields are of these very types (a bool is no int)."""
+    return isinstance(value, dict) and all(type(value[name]) is kind for name, kind in kinds.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,7 @@ class Memory:
     def workroom(self, name: str) -> Iterator[Path]:
         """A directory for shards in the making, which the next holder of the same lock clears as well."""
         room = self.root / name
+        disk.make_dirs(self.root)
         disk.remove(room)
         disk.make_dirs(room)
         try:
@@ -192,13 +199,15 @@ class Memory:
         sync_shard(path)
         target = self.path_of(task)
         with disk.at_door(target):
-            disk.make_dirs(self._built)
+            _make_room(self._built)
+            for path_of in (target, Path(index_name(str(target)))):
+                seal.clear(path_of)
             os.replace(index_name(str(path)), index_name(str(target)))
             os.replace(path, target)
             receipt = Receipt.of(task, built, target, settled=settled)
             assert receipt is not None
-            # not synced: one that a power cut swallows is built again, one that it cuts in two is not read
-            disk.write_atomic(self._built / f"{task}.json", orjson.dumps(receipt.to_json()), sync=False)
+            # not synced: one that a power cut swallows is built again, one that it cuts in two is not believed
+            seal.write(self._built / f"{task}.json", receipt.to_json(), sync=False)
         return receipt
 
     def path_of(self, task: str) -> Path:
@@ -207,7 +216,7 @@ class Memory:
 
     def built(self, task: str) -> tuple[Receipt, Path] | None:
         """A shard of this task that a pack before has built and nobody has touched since."""
-        receipt = self._read(self._built / f"{task}.json")
+        receipt = Receipt.from_json(seal.read(self._built / f"{task}.json"))
         path = self.path_of(task)
         if receipt is None or not receipt.settled or receipt.task != task or not receipt.fits(path):
             return None
@@ -220,19 +229,14 @@ class Memory:
 
     def known(self) -> dict[str, Receipt]:
         """Receipts of the last commit here, by task."""
-        try:
-            values = orjson.loads((self.root / KNOWN).read_bytes())
-        except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
-            return {}
+        values = seal.read(self.root / KNOWN)
         receipts = [Receipt.from_json(value) for value in values] if isinstance(values, list) else []
         return {receipt.task: receipt for receipt in receipts if receipt is not None and receipt.settled}
 
     def plan(self) -> str | None:
         """Digest of the plan that the shares built so far belong to."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
-            value = orjson.loads((self.root / PLAN).read_bytes())
-            return str(value["plan"]) if isinstance(value, dict) and "plan" in value else None
-        return None
+        value = seal.read(self.root / PLAN)
+        return value if isinstance(value, str) else None
 
     def agree(self, plan: str, *, dest: Path) -> None:
         """Join the shares of a plan, or begin them.
@@ -248,13 +252,13 @@ class Memory:
                 subject=str(dest),
             )
         disk.make_dirs(self.root)
-        disk.write_atomic(self.root / PLAN, orjson.dumps({"format": FORMAT, "plan": plan}))
+        seal.write(self.root / PLAN, plan)
 
     def forget_built(self, tasks: Iterable[str]) -> None:
         """Remove built shards, receipt first."""
         for task in tasks:
             for name in (f"{task}.json", f"{task}.tar", index_name(f"{task}.tar")):
-                (self._built / name).unlink(missing_ok=True)
+                disk.remove(self._built / name)
 
     def remember(self, receipts: Sequence[Receipt], *, at: Mapping[str, Path], links: bool) -> None:
         """After a commit: its receipts stay, and links to its shards where asked for; all else goes.
@@ -266,10 +270,10 @@ class Memory:
         """
         with disk.at_door(self.root):
             disk.make_dirs(self.root)
-            disk.write_atomic(self.root / KNOWN, orjson.dumps([receipt.to_json() for receipt in receipts]))
+            seal.write(self.root / KNOWN, [receipt.to_json() for receipt in receipts])
             wanted = {f"{receipt.built.shard.sha256}.tar": at[receipt.task] for receipt in receipts} if links else {}
             self._keep(wanted)
-            (self.root / PLAN).unlink(missing_ok=True)
+            disk.remove(self.root / PLAN)
             disk.sweep(self.root)  # what a kill left of `known.json` or `plan.json` in the making
             for room in (self._built, *self.root.glob("work-*-of-*")):  # of shares that were killed and not run again
                 disk.remove(room)
@@ -279,22 +283,16 @@ class Memory:
         if self._kept.is_dir():
             for name in sorted(set(os.listdir(self._kept)) - names):
                 disk.remove(self._kept / name)
+        else:
+            disk.remove(self._kept)
         for shard, path in wanted.items():
-            disk.make_dirs(self._kept)
+            _make_room(self._kept)
             for name, there in ((shard, path), (index_name(shard), Path(index_name(str(path))))):
                 kept = self._kept / name
                 if Stat.of(kept) != Stat.of(there):
-                    kept.unlink(missing_ok=True)
+                    disk.remove(kept)
                     link(there, kept)
         self.tidy()
-
-    @staticmethod
-    def _read(path: Path) -> Receipt | None:
-        try:
-            value = orjson.loads(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
-            return None
-        return Receipt.from_json(value) if isinstance(value, dict) else None
 
     @property
     def _built(self) -> Path:
@@ -303,6 +301,15 @@ class Memory:
     @property
     def _kept(self) -> Path:
         return self.root / "kept"
+
+
+def _make_room(path: Path) -> None:
+    """Make a directory of ours, whatever lies there."""
+    try:
+        disk.make_dirs(path)
+    except Refused:  # a file is in the way
+        disk.remove(path)
+        disk.make_dirs(path)
 
 
 def place(path: Path, target: Path) -> None:

@@ -65,8 +65,7 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
 
     Raises:
         NotFound: Nothing is there.
-        Refused: It is a pipe, a device or a socket.
-        InputError: Something in it vanished while it was listed.
+        InputError: It is a pipe, a device or a socket, or something in it vanished while it was listed.
     """
     if not root.exists():
         raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
