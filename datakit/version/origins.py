@@ -15,6 +15,7 @@ from typing import Any
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError
+from datakit.storage.commit import read_manifest
 from datakit.storage.disk import at_door
 from datakit.version.cache import listed
 from datakit.version.dvc import Out
@@ -35,9 +36,10 @@ def trace(path: Path | str) -> Link:
         InputError: A file that should tell is not JSON.
     """
     link = chain(path)
-    for place in (Path(path), Path.cwd() / "here"):
-        for graph in _graphs(place):
-            found = _continued(link, graph)
+    graphs = [graph for place in (Path(path), Path.cwd() / "here") for graph in _graphs(place)]
+    for follow in (_continued, _renewed):
+        for graph in graphs:
+            found = follow(link, graph)
             if found != link:
                 return found
     return link
@@ -63,6 +65,33 @@ def _continued(link: Link, graph: Graph) -> Link:
             return dataclasses.replace(link, made_from=(*link.made_from, max(stages, key=_depth)))
         return link
     return dataclasses.replace(link, made_from=tuple(_continued(each, graph) for each in link.made_from))
+
+
+def _renewed(link: Link, graph: Graph) -> Link:
+    """A chain that ends at a dataset in whose places dvc.lock records other data now, with these places."""
+    if link.kind != "dataset" or "md5" not in link.facts:
+        return dataclasses.replace(link, made_from=tuple(_renewed(each, graph) for each in link.made_from))
+    outs = [(node, out) for node in graph.nodes for out in node.stage.outs if out.is_dir]
+    places = [f"{out.path} of stage {node.name}" for node, out in outs if _replaced(node.path(out), out, link.name)]
+    if not places:
+        return link
+    facts = {**link.facts, "here": f"another: {graph.lock.where} records other data now for {', '.join(places)}"}
+    return dataclasses.replace(link, facts=facts)
+
+
+def _replaced(path: Path, out: Out, name: str) -> bool:
+    """Whether a stage's output is a dataset of this name, or holds one and it is known which; both have other bytes."""
+    held = {folder: _name_of(folder) for folder in (path, *(each.parent for each in path.glob(f"*/{MANIFEST_NAME}")))}
+    if held[path] is not None or not path.exists():
+        return name == (held[path] or path.name)
+    return name in held.values() and bool(_inside(path, out))
+
+
+def _name_of(folder: Path) -> str | None:
+    try:
+        return read_manifest(folder).name
+    except DatakitError:
+        return None  # not here, or not whole
 
 
 def _made(graph: Graph) -> Iterator[tuple[Node, str]]:

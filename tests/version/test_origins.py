@@ -10,7 +10,7 @@ import pytest
 
 from datakit.data.manifest import Manifest
 from datakit.storage.commit import commit, read_manifest
-from datakit.version.document import write_yaml
+from datakit.version.document import read_yaml, write_yaml
 from datakit.version.lineage import Link, build_lineage, chain, render, to_bytes
 from datakit.version.local import record_of
 from datakit.version.origins import trace
@@ -127,6 +127,50 @@ def test_data_that_no_stage_records_ends_the_chain(root: Path) -> None:
     write_dataset(root / "data/packed/train", text_samples(12, prefix="train"))
 
     assert trace(root / "data/packed/train") == chain(root / "data/packed/train")
+
+
+def test_an_older_split_is_told_what_is_recorded_now(root: Path, tmp_path: Path) -> None:
+    """Where it is known what the splits are that dvc.lock records."""
+    write_dataset(tmp_path / "older" / "train", text_samples(12, prefix="train"))
+    shutil.move(tmp_path / "older", root / "older")
+
+    found = trace(root / "older" / "train")
+
+    said = f"another: {root}/dvc.lock records other data now for data/packed of stage pack"
+    assert found.facts == {**chain(root / "older" / "train").facts, "here": said}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_adapter_of_older_data_says_that_another_is_recorded_now(root: Path, gone: bool) -> None:
+    """After an edit and a new repro its chain ends, and it is said why; where the data is not here, too."""
+    adapter = shutil.move(root / "adapter", root / "old")
+    value = json.loads(json.dumps(read_yaml((root / "dvc.lock").read_bytes(), where="dvc.lock")))
+    for place in ("data/tokens", "data/tier"):
+        shutil.rmtree(root / place)
+        write_dataset(root / place, text_samples(12))
+        manifest = json.loads((root / place / "manifest.json").read_text())
+        (root / place / "manifest.json").write_text(json.dumps({**manifest, "name": "tokens"}))
+    value["stages"]["tokenize@train"] = stage(root, ["data/packed/train", "base.json"], ["data/tokens"])
+    value["stages"]["stage"] = stage(root, ["data/receipt.json"], ["data/tier"])
+    (root / "dvc.lock").write_bytes(write_yaml(value))
+    if gone:
+        shutil.rmtree(root / "data/tokens")
+
+    link = trace(adapter)
+
+    data = link.made_from[0]
+    assert (data.kind, data.name, data.made_from) == ("dataset", "tokens", ())
+    places = ["data/tier of stage stage", "data/tokens of stage tokenize@train"]
+    assert data.facts["here"].startswith(f"another: {root}/dvc.lock records other data now for ")
+    assert all(place in data.facts["here"] for place in places)
+    assert "data/packed" not in data.facts["here"]
+
+
+def test_an_adapter_that_has_nothing_to_do_with_the_pipeline_is_left_alone(root: Path) -> None:
+    """A dvc.lock around it that makes no data of that name is not mentioned."""
+    write_dataset(root / "mine", text_samples(5))
+
+    assert trace(root / "mine") == chain(root / "mine")
 
 
 def test_what_lies_there_now_is_compared(root: Path) -> None:
