@@ -101,6 +101,7 @@ def choose(
     del sizes
     size = _size(total, settings, src, stores)
     resolved = replace(settings, shard_size=size.bytes)
+    _tell_of_bundles(settings, on_event)
     if settings.shard_size == AUTO:
         on_event(Note(f"shards of {format_bytes(size.bytes)}: {size.reason}"))
         _tell_of_another_size(dest, resolved, on_event)
@@ -156,6 +157,13 @@ def _size(
     # another currency cannot be set against a machine's price; S3's are the dearest of the common ones
     known = price if price is not None and price.currency == "USD" else TABLE["aws-s3"]
     return shard_size(total_bytes, edits=settings.expected_edits, price=known)
+
+
+def _tell_of_bundles(settings: PackSettings, on_event: OnEvent) -> None:
+    """Say what readers that know nothing of our index will see of bundles."""
+    if settings.bundle is not None and settings.bundle > 1 and settings.index:
+        message = f"{' and '.join(settings.index)} will read each bundle of {settings.bundle} lines as one sample"
+        on_event(Caution(message, hint="Leave --bundle out where other readers should see each record"))
 
 
 def _tell_of_another_size(dest: Path, settings: PackSettings, on_event: OnEvent) -> None:

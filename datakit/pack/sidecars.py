@@ -2,10 +2,10 @@
 
 All of them follow from the indexes, so no shard is read, and from the dataset alone, so the same dataset has the same
 side files on any machine. Energon's are `<shard>.tar.idx` (where each sample begins, and the end) and, in `.nv-meta/`,
-what shards there are, which split they are in (`train`: our splits are datasets of their own), an SQLite database for
-access by key, and a `dataset.yaml` that reads samples as they are, until a user names a sample type. DALI's is
-`<shard>.idx`, for `fn.readers.webdataset(index_paths=...)`. In a bundled shard both see the members, so K lines are one
-sample to them.
+what shards there are, which of its split parts they are (each of our splits is a dataset of its own, whose only part is
+called after it; `train` without splits), an SQLite database for access by key, and a `dataset.yaml` that reads samples
+as they are, until a user names a sample type. DALI's is `<shard>.idx`, for `fn.readers.webdataset(index_paths=...)`. In
+a bundled shard both see the members, so K lines are one sample to them.
 
 Formats: Energon 7.4.1 (`itar.py`, `prepare.py`, `indexing.py`), DALI's `tools/wds2idx.py` and `webdataset_loader.cc`
 (v1.2; v1.1, which leaves the names out, where a name has white space, which v1.2 cannot say).
@@ -59,6 +59,9 @@ _LOOKUPS = (
 _VERSION_AT = 96
 _VERSION = (3_040_000).to_bytes(4, "big")
 """Which library wrote a database stands in its header, and would differ between machines (sqlite.org/fileformat2)."""
+
+_PLAIN = ("train", "val", "test")
+"""The parts that Energon itself knows, written as it writes them; any other name is quoted."""
 
 _SPACE = re.compile(r"\s")
 
@@ -193,9 +196,10 @@ def _check_energon_name(shard: str) -> None:
 
 def _energon_files(contents: Contents, counts: dict[str, int]) -> dict[str, bytes]:
     names = "".join(f"  - {json.dumps(name)}\n" for name in counts) if counts else "  []\n"
+    part = str(contents.pack.get("split") or "train")
     files = {
         ".info.json": json.dumps({"shard_counts": counts}, indent=2) + "\n",
-        "split.yaml": f"split_parts:\n  train:\n{names}exclude: []\n",
+        "split.yaml": f"split_parts:\n  {part if part in _PLAIN else json.dumps(part)}:\n{names}exclude: []\n",
         "dataset.yaml": "__module__: megatron.energon\n__class__: CrudeWebdataset\n",
         "index.uuid": str(uuid.UUID(hex=contents.layout_digest[:32])),
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from datakit import UsageError
+from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
@@ -81,3 +82,18 @@ def test_files_cannot_share_a_member(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="parts jpg, json, which no bundle can hold"):
         bundled(raw, tmp_path / "ds")
     assert not (tmp_path / "ds").exists()
+
+
+@pytest.mark.parametrize(("words", "told"), [({"index": ("energon", "dali")}, 1), ({}, 0)])
+def test_side_files_of_bundles_say_what_readers_will_see(
+    words: dict[str, tuple[str, ...]], told: int, tmp_path: Path
+) -> None:
+    """They know nothing of our index: seven lines are one sample to them; without side files nothing is said."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(40))
+    heard: list[Event] = []
+
+    settings = PackSettings(shard_size="16KiB", bundle=7, **words)  # type: ignore[arg-type]  # by name
+    pack(raw, tmp_path / "ds", settings=settings, workers=1, on_event=heard.append)
+
+    cautions = [event.message for event in heard if isinstance(event, Caution)]
+    assert cautions == ["energon and dali will read each bundle of 7 lines as one sample"] * told

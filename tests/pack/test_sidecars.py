@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from datakit.data.digest import Buffer
 from datakit.data.index import Index
@@ -135,6 +136,20 @@ def test_energon_is_told_how_to_read_without_being_asked(pairs: Path, tmp_path: 
     assert found[".nv-meta/dataset.yaml"] == b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
     assert re.fullmatch(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", found[".nv-meta/index.uuid"])
     assert {*DERIVED, DATABASE} == {name for name in found if not name.endswith(".idx")}
+
+
+def test_a_split_is_called_after_itself(tmp_path: Path) -> None:
+    """Energon asks a validation directory for its part `val`; names that it does not know are quoted."""
+    splits = {"train": 1, "val": 1, "held-out": 1}
+    small_pack(write_pairs(tmp_path / "raw", 60), tmp_path / "ds", splits=splits, index=("energon",))
+
+    told = {name: (tmp_path / "ds" / name / ".nv-meta" / "split.yaml").read_text() for name in splits}
+
+    assert {name: list(yaml.safe_load(text)["split_parts"]) for name, text in told.items()} == {
+        name: [name] for name in splits
+    }
+    assert told["val"].startswith('split_parts:\n  val:\n  - "ds-val-')
+    assert told["held-out"].startswith('split_parts:\n  "held-out":\n')
 
 
 def test_the_same_dataset_has_the_same_side_files(pairs: Path, tmp_path: Path) -> None:
