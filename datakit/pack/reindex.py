@@ -32,7 +32,7 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine
-from datakit.pack.foreign import Indexed, Tar, index_tar
+from datakit.pack.foreign import FETCH_AGAIN, Indexed, Tar, index_tar
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals
 from datakit.source.scan import local_directory
@@ -219,10 +219,11 @@ def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
     first = troubles[0]
     own = f"{first.hint}; or pack" if first.hint else "Pack"
     skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
+    hint = f"{own} the samples anew: datakit pack {root} DEST --input tar{skip}"
     what = str(first) if len(troubles) == 1 else f"{listing([str(trouble) for trouble in troubles], 'member')}"
     return InputError(
         f"{root} cannot be indexed as it is: {what}",
-        hint=f"{own} the samples anew: datakit pack {root} DEST --input tar{skip}",
+        hint=FETCH_AGAIN if any(trouble.hint == FETCH_AGAIN for trouble in troubles) else hint,
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 

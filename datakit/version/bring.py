@@ -12,6 +12,7 @@ from pathlib import Path
 from datakit.errors import UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.sync import SyncPlan, SyncSettings, plan_sync
+from datakit.version.dvc import LOCK_NAME
 from datakit.version.project import Pointer
 from datakit.version.tree import TreeStore, open_tree
 
@@ -25,6 +26,10 @@ def parse_pointer(text: str) -> Pointer:
     pointer = Pointer.parse(text)
     if pointer is None:
         hint = "Write dvc.lock:STAGE, dvc.lock:STAGE:OUT or FILE.dvc"
+        file, lock, stage = text.partition(".lock:")
+        if lock:
+            renamed = f"{file}/{LOCK_NAME}"
+            hint = f"The file must be called {LOCK_NAME}: copy it to {renamed} and name {renamed}:{stage}"
         raise UsageError(f"{text} does not name a version", hint=hint, subject=text)
     return pointer
 

@@ -326,6 +326,19 @@ def test_it_is_synced_as_any_dataset(tars: Path, tmp_path: Path) -> None:
     assert read_back(tmp_path / "there") == pairs(range(60))
 
 
+def test_a_cut_tar_is_not_to_be_packed_anew(tars: Path, tmp_path: Path) -> None:
+    """Pack takes no damaged tar either, so the hint names what does help."""
+    whole = (tars / "001.tar").read_bytes()
+    (tars / "001.tar").write_bytes(whole[:5120])
+
+    with pytest.raises(InputError, match="it ends at byte 5120") as caught:
+        reindex(tars, workers=1)
+
+    assert caught.value.hint == "Fetch it again, or move it away; datakit pack takes no damaged tar either"
+    with pytest.raises(InputError, match="is not a whole tar"):
+        small_pack(tars, tmp_path / "anew", input="tar")
+
+
 def test_any_damage_of_a_foreign_tar_is_found(tars: Path) -> None:
     """Flips and holes anywhere: content by its sample, a header by its byte, the rest by its part of the file."""
     reindex(tars, workers=1)

@@ -293,6 +293,15 @@ def test_a_place_is_no_version(text: str) -> None:
         parse_pointer(text)
 
 
+def test_a_lock_of_another_name_is_told_what_it_must_be_called(tmp_path: Path) -> None:
+    """An old dvc.lock that was put aside: the hint says where to copy it, and what to write then."""
+    with pytest.raises(UsageError) as caught:
+        parse_pointer("/abs/old.lock:pack:data/a")
+
+    said = "The file must be called dvc.lock: copy it to /abs/old/dvc.lock and name /abs/old/dvc.lock:pack:data/a"
+    assert caught.value.hint == said
+
+
 def test_what_dvc_pushed_to_a_bucket_comes_with_few_requests(
     s3: S3Server, bucket: str, tmp_path: Path, clean_room: Path
 ) -> None:
