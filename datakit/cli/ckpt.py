@@ -134,7 +134,7 @@ def _add_prune(ckpt: typer.Typer) -> None:
             lost = _lost(session, run, directory, source, settings)
 
             def may_go(name: str) -> bool:
-                return shelf.has_copy(run, name, lost=lost)
+                return not shelf.is_written_back(run) or shelf.has_copy(run, name, lost=lost)
 
             if dry_run:
                 gone = shelf.prunable(directory, keep=number, may_go=may_go)
@@ -153,6 +153,8 @@ def _lost(session: frame.Session, run: Path, directory: Path, source: str | None
     from datakit.storage.catalog import shelf_at
     from datakit.train import shelf
 
+    if not shelf.is_written_back(run):
+        return set()
     wanted = shelf.prunable(
         directory, keep=settings.train.keep, may_go=lambda name: shelf.has_copy(run, name), quick=True
     )

@@ -21,7 +21,8 @@ and answers, with the request's own `op` and `path` or `source`, and the `reques
 What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
 and after each commit that went up, is compared with what the state files call verified.
 
-The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later.
+The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later:
+a commit counts as verified when that stands there, and as failed when it cannot be written.
 When stdin ends it does what it still has, each once more at most, and leaves.
 """
 
@@ -197,7 +198,9 @@ class Agent:
             self._mark(request, "uploading" if again else "failed", **said)
             self._answer({"event": "waiting" if again else "failed", **about, **said})
             return not again
-        self._mark(request, "verified", manifest_digest=result.manifest_digest)
+        if (trouble := self._mark(request, "verified", manifest_digest=result.manifest_digest)) is not None:
+            self._answer({"event": "failed", **about, **told(trouble)})
+            return True
         self._answer({"event": "verified", **about, "bytes": result.moved_bytes})
         place = request["dest"].rpartition("/")[0]
         with contextlib.suppress(DatakitError):  # what went up did; the others are as they were
@@ -222,12 +225,11 @@ class Agent:
         return shelf
 
     def _take_back(self, copy: Copy) -> None:
-        with contextlib.suppress(DatakitError):  # a full disk: it is found lost again by the next attempt
-            if take_back(copy, GONE):
-                where = {"path": str(copy.path), "dest": copy.dest, "state": str(copy.file)}
-                request = {"op": "publish", **where, "manifest_digest": copy.manifest_digest, "repair": True}
-                self._inbox.put(request)
-                self._answer({"event": "lost", **request, "message": GONE, "hint": None})
+        if take_back(copy, GONE):
+            where = {"path": str(copy.path), "dest": copy.dest, "state": str(copy.file)}
+            request = {"op": "publish", **where, "manifest_digest": copy.manifest_digest, "repair": True}
+            self._inbox.put(request)
+            self._answer({"event": "lost", **request, "message": GONE, "hint": None})
 
     def _pull(self, request: dict[str, Any]) -> None:
         about = {"op": request["op"], "source": request["source"]}
@@ -251,12 +253,16 @@ class Agent:
         else:
             self._answer({"event": "pulled", **about, "name": pulled.name, "skipped": pulled.skipped})
 
-    def _mark(self, request: dict[str, Any], state: str, **more: object) -> None:
+    def _mark(self, request: dict[str, Any], state: str, **more: object) -> DatakitError | None:
+        """Keep a state; the error where it cannot be kept, and stays an older one, so that it is done again."""
         more = {"manifest_digest": request.get("manifest_digest"), **more}
         if request.get("repair") and state != "verified":
             more["repair"] = True  # until it is there whole, also in later attempts
-        with contextlib.suppress(DatakitError):  # a full disk: the state stays an older one, so it is done again
+        try:
             write_state(Path(request["state"]), path=request["path"], dest=request["dest"], state=state, **more)
+        except DatakitError as error:
+            return error
+        return None
 
     def _answer(self, answer: dict[str, Any]) -> None:
         made = PROCESS.counts

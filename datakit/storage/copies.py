@@ -7,6 +7,7 @@ store knows. `lost` compares the two, and what is lost is staged again or forgot
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +69,14 @@ class Copy:
         except DatakitError:
             return False
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another commit stands where the one of this state did."""
+        try:
+            return self.manifest_digest is not None and read_manifest(self.path).digest != self.manifest_digest
+        except DatakitError:
+            return False  # what is wrong with it, the agent says
+
     def is_there(self, shelf: Shelf) -> bool:
         """Whether a listing of its place holds the copy: its manifest and, where they are known, all its members."""
         files = shelf.get(self.name, {})
@@ -105,6 +114,12 @@ def write_state(file: Path, *, path: str, dest: str, state: str, **more: object)
     disk.write_atomic(file, json.dumps(value, indent=2).encode() + b"\n")
 
 
+def drop_state(file: Path) -> None:
+    """Forget what was said: no word is better than a wrong one, and this needs no room on the disk."""
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)
+
+
 def mark_damaged(file: Path, *, path: Path, dest: str, message: str) -> None:
     """Say of a copy that it was found damaged, whatever was said of it before: nobody believes it from now on.
 
@@ -120,7 +135,7 @@ def mark_damaged(file: Path, *, path: Path, dest: str, message: str) -> None:
     try:
         write_state(file, path=str(path), dest=dest, state="failed", message=message, repair=True)
     except DatakitError:
-        file.unlink(missing_ok=True)  # this needs no room, and no word is better than a wrong one
+        drop_state(file)
         raise
 
 
@@ -142,11 +157,14 @@ def take_back(copy: Copy, message: str) -> bool:
         message: What is said of it until it is there again.
 
     Returns:
-        Whether it is staged, so that it can be offered again.
+        Whether the commit is here, so that it can be offered again.
     """
     if not copy.is_here:
-        copy.file.unlink(missing_ok=True)
+        drop_state(copy.file)
         return False
     about = {"manifest_digest": copy.manifest_digest, "message": message, "repair": True}
-    write_state(copy.file, path=str(copy.path), dest=copy.dest, state="staged", **about)
+    try:
+        write_state(copy.file, path=str(copy.path), dest=copy.dest, state="staged", **about)
+    except DatakitError:
+        drop_state(copy.file)
     return True

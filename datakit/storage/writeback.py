@@ -5,7 +5,7 @@ them; it never loads an object-store client and never waits for the network, exc
 state of each commit lies in a file of the queue directory (`copies`), so that a new start offers again whatever is not
 verified; and whatever was, and the store holds no more: the agent looks when it is asked for the newest commit, and
 after each one that went up. A copy that was found damaged is never believed again: the commit goes up over it once it
-is here, byte by byte compared, in this attempt or a later one.
+is here, byte by byte compared, in this attempt or a later one. A commit whose state cannot be kept has no copy.
 
 Trouble with an upload is told (`poll`, `unpublished`), never raised: it must not stop training and must not be silent.
 """
@@ -31,7 +31,7 @@ from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.catalog import Pulled, settle_commit
 from datakit.storage.commit import read_manifest
-from datakit.storage.copies import Copy, State, mark_damaged, read_copies, read_copy, write_state
+from datakit.storage.copies import State, drop_state, mark_damaged, read_copies, read_copy, write_state
 from datakit.storage.counts import RequestCounts
 
 MAX_STARTS = 4
@@ -94,6 +94,8 @@ class WriteBack:
         self._starts = 0
         self._pending: dict[Path, dict[str, Any]] = {}
         self._damaged: dict[str, str] = {}
+        self._offered: set[str] = set()
+        self._unrecorded: dict[str, tuple[Path, str]] = {}
         self._heard = b""
         self._said: list[Published | Failed] = []
         self._answers: list[dict[str, Any]] = []
@@ -115,8 +117,9 @@ class WriteBack:
         for copy in read_copies(self.queue_dir):
             if copy.state == "verified" or not copy.path.is_dir():
                 continue
-            if _is_replaced(copy):
-                copy.file.unlink()  # nobody has its bytes any more: there is nothing left to publish
+            if copy.is_replaced:
+                drop_state(copy.file)  # nobody has its bytes any more: there is nothing left to publish
+                self._offered.discard(copy.file.stem)
                 continue
             self._send_offer(copy.path, copy.dest, copy.file, copy.manifest_digest, repair=copy.repair)
 
@@ -133,6 +136,11 @@ class WriteBack:
         dest = f"{self.dest_url}/{name}"
         try:
             digest = read_manifest(commit).digest
+        except DatakitError as error:
+            self._said.append(Failed(commit, error.message, error.hint, waiting=False))
+            return
+        self._offered.add(name)
+        try:
             copy = read_copy(file)
             known = None if copy is None else (copy.state, copy.dest, copy.manifest_digest)
             repair = name in self._damaged or (copy is not None and copy.repair and copy.dest == dest)
@@ -140,7 +148,10 @@ class WriteBack:
                 return
             about = {"manifest_digest": digest, **({"repair": True} if repair else {})}
             write_state(file, path=str(commit), dest=dest, state="staged", **about)
+            self._unrecorded.pop(name, None)
         except DatakitError as error:
+            self._unrecorded[name] = (commit, error.message)
+            drop_state(file)  # what it says is of another commit or another place
             self._said.append(Failed(commit, error.message, error.hint, waiting=False))
             return
         self._send_offer(commit, dest, file, digest, repair=repair)
@@ -154,18 +165,23 @@ class WriteBack:
     def state(self, name: str) -> State | None:
         """How far the commit of this name is, also from an earlier attempt; None when it was never offered."""
         copy = read_copy(self._state_file(name))
-        if name in self._damaged and (copy is None or copy.state == "verified"):
+        if name in self._unrecorded or (name in self._damaged and (copy is None or copy.state == "verified")):
             return "failed"
         return None if copy is None else copy.state
 
     @property
-    def damaged(self) -> Mapping[str, str]:
+    def damaged(self) -> dict[str, str]:
         """Names of copies that this object has seen damaged and that are not whole again, each with the reason."""
         return self._damaged
 
+    @property
+    def unrecorded(self) -> dict[str, str]:
+        """Names of commits that were offered and whose state cannot be kept, so have no copy, each with the reason."""
+        return {name: reason for name, (_commit, reason) in self._unrecorded.items()}
+
     def trouble(self, name: str) -> type[DatakitError]:
         """The class of the error that a commit's last try ended with; `StoreUnavailable` where it had none yet."""
-        copy = read_copy(self._state_file(name))
+        copy = None if name in self._unrecorded else read_copy(self._state_file(name))
         kind = getattr(errors, str(copy and copy.error), StoreUnavailable)
         return DatakitError if kind is MissingExtra else kind  # which library it is, its message says
 
@@ -173,7 +189,9 @@ class WriteBack:
         """Commits that were offered and are not verified, each with the last thing that is known of it."""
         copies = read_copies(self.queue_dir)
         found = {copy.file.stem: copy.message or copy.state for copy in copies if copy.state != "verified"}
-        return self._damaged | found
+        vanished = self._offered - {copy.file.stem for copy in copies}
+        gone = {name: f"its state is not at {self._state_file(name)} any more" for name in vanished}
+        return gone | self._damaged | found | self.unrecorded
 
     def fetch_newest(
         self,
@@ -197,7 +215,7 @@ class WriteBack:
         pulled = self._ask({"op": "pull", "dest": str(directory), "pattern": pattern, "after": after})
         for name, reason in pulled.skipped:
             self._damaged[name] = reason
-            with contextlib.suppress(DatakitError, OSError):  # a full disk: this object knows it all the same
+            with contextlib.suppress(DatakitError):  # a full disk: this object knows it all the same
                 path, dest = Path(directory).absolute() / name, f"{self.dest_url}/{name}"
                 mark_damaged(self._state_file(name), path=path, dest=dest, message=reason)
         self._forget_damage()
@@ -213,8 +231,7 @@ class WriteBack:
         """Drop what an earlier attempt said of damage where the commit is not here and this look met no damage."""
         for copy in read_copies(self.queue_dir):
             if copy.repair and copy.file.stem not in self._damaged and not copy.path.is_dir():
-                with contextlib.suppress(OSError):
-                    copy.file.unlink(missing_ok=True)
+                drop_state(copy.file)
 
     def _ask(self, request: dict[str, Any]) -> Pulled:
         self._answers.clear()
@@ -239,6 +256,8 @@ class WriteBack:
             hurried: Whether the wait is to be cut short; asked twice a second.
             hurry_s: Seconds to wait at most from when it is.
         """
+        for name, (commit, _reason) in list(self._unrecorded.items()):
+            self.offer(commit, name=name)  # there may be room by now
         until, in_a_hurry = time.monotonic() + deadline_s, False
         agent, self._agent = self._agent, None
         if agent is not None and agent.stdin is not None and agent.stdout is not None:
@@ -300,13 +319,15 @@ class WriteBack:
     def _revive(self) -> None:
         if self._agent is not None:
             _bury(self._agent)
-        if self._starts >= MAX_STARTS:
-            for commit in self._pending:
-                self._said.append(Failed(commit, "the agent ends again and again", self._log_hint(), waiting=False))
+        self._agent, reason = None, "the agent ends again and again"
+        if self._starts < MAX_STARTS:
+            try:
+                self._start_agent()
+            except DatakitError as error:  # the queue directory is gone, or its disk is full
+                reason = error.message
+        if self._agent is None:
+            self._said += (Failed(commit, reason, self._log_hint(), waiting=False) for commit in self._pending)
             self._pending.clear()
-            self._agent = None
-            return
-        self._start_agent()
         for request in list(self._pending.values()):
             self._send(request)
 
@@ -343,6 +364,7 @@ class WriteBack:
         if answer["event"] == "lost":
             names = ("op", "path", "dest", "state", "manifest_digest", "repair")
             self._pending[path] = {name: answer[name] for name in names}
+            self._damaged[answer["dest"].rpartition("/")[2]] = answer["message"]
         elif not waiting:
             self._pending.pop(path, None)
         self._said.append(Failed(path, answer["message"], answer["hint"], waiting=waiting))
@@ -367,11 +389,3 @@ def _error_of(answer: Mapping[str, Any], *, subject: str) -> DatakitError:
     kind = getattr(errors, answer["error"])
     error: DatakitError = kind(answer["message"], hint=answer["hint"], subject=subject)
     return error
-
-
-def _is_replaced(copy: Copy) -> bool:
-    """Whether another commit stands where the one of this state did."""
-    try:
-        return copy.manifest_digest is not None and read_manifest(copy.path).digest != copy.manifest_digest
-    except DatakitError:
-        return False  # what is wrong with it, the agent says

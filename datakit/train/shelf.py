@@ -220,21 +220,24 @@ def prune(
 def has_copy(run: Path, name: str, *, lost: Collection[str] = ()) -> bool:
     """Whether write-back needs a local checkpoint no more: it or, if it failed, a newer one has a verified copy.
 
-    A run that was never written back needs none of its checkpoints for that.
-
     Args:
-        run: The run directory.
+        run: The run directory; of a run that is written back (`is_written_back`).
         name: The checkpoint's.
         lost: Those whose copy was verified and is gone, or is known to be damaged.
     """
     copies = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
     copies = {each: state for each, state in copies.items() if fnmatch(each, CHECKPOINT_GLOB)}
     there = {each for each, state in copies.items() if state == "verified" and each not in lost}
-    if (not copies and not lost) or name in there:
+    if name in there:
         return True
     if name in lost or copies.get(name) in ("staged", "uploading"):
         return False
     return any(later > name for later in there)
+
+
+def is_written_back(run: Path) -> bool:
+    """Whether commits of a run are or were copied elsewhere: by its last attempt, or by one that left a state."""
+    return bool(read_run(run).get("write_back") or read_copies(run / QUEUE_NAME))
 
 
 def lost_copies(run: Path, shelf_of: Callable[[str], Shelf]) -> set[str]:

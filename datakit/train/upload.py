@@ -5,7 +5,8 @@ newer checkpoint onto a fresh machine.
 
 Promises: trouble is said as a caution, once each, and in the result, and is never raised into training; what has no
 verified copy yet, or none any more, is offered again by the next attempt; a copy that was found damaged is put again
-once its commit is here, and named in the result where it is not; a local checkpoint may be dropped only when it, or a
+once its commit is here, and named in the result where it is not; a commit whose state cannot be kept has no copy, and
+is named too; a local checkpoint may be dropped only when it, or a
 newer one, has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing
 is here to continue: whether to begin anew beside a state that may exist is not for a program to decide.
 """
@@ -224,7 +225,9 @@ class Upload:
 
         None may before the destination has answered: what was verified yesterday need not be there today.
         """
-        return self._back is None or (self._seen and has_copy(self._run, name, lost=self._back.damaged))
+        if self._back is None:
+            return True
+        return self._seen and has_copy(self._run, name, lost={*self._back.damaged, *self._back.unrecorded})
 
     def status(self, name: str) -> str | None:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""

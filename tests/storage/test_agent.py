@@ -257,14 +257,14 @@ def test_a_second_agent_waits_until_the_first_has_published(tmp_path: Path) -> N
     assert second["event"] == "verified"
 
 
-def test_a_state_that_cannot_be_written_does_not_stop_the_work(tmp_path: Path) -> None:
-    """A missing queue directory: the commit is at its destination and the answer says so, without a state file."""
+def test_a_copy_whose_state_cannot_be_written_is_made_and_not_called_verified(tmp_path: Path) -> None:
+    """A missing queue directory: the commit is at its destination, and the next attempt would not know."""
     manifest = make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
     request = request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), tmp_path)
     request["state"] = str(tmp_path / "absent" / "x.json")
 
     answers = run_agent(tmp_path, request)
 
-    assert [answer["event"] for answer in answers] == ["verified"]
+    assert [(answer["event"], answer["error"]) for answer in answers] == [("failed", "NotFound")]
     assert verify_commit(tmp_path / "cold" / "step-1") == manifest
     assert not (tmp_path / "absent").exists()

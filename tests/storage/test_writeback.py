@@ -626,3 +626,78 @@ def test_damage_here_is_said_and_does_not_go_up(faulty: FaultyServer, tmp_path: 
     assert "crc32c" in left["step-00000010"]
     assert [each.waiting for each in told if isinstance(each, Failed)] == [True, False]
     assert "run/step-00000010/manifest.json" not in faulty.objects
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from datakit.storage.writeback import WriteBack
+place, queue, *commits = sys.argv[1:]
+back = WriteBack(place, queue_dir=Path(queue))
+back.start()
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+for commit in commits:
+    back.offer(Path(commit))
+print([said.message.split(" to write")[0] for said in back.poll()])
+print([back.state(Path(commit).name) for commit in commits], len(back.unrecorded))
+"""
+
+
+def test_a_commit_whose_state_finds_no_room_has_no_copy(tmp_path: Path) -> None:
+    """A limit of the file size stands for the full disk: named, not verified, whatever an older state said of it."""
+    published(str(tmp_path / "cold"), tmp_path, 10)
+    shutil.rmtree(tmp_path / "step-00000010")
+    make_commit(tmp_path / "step-00000010", {"state": b"other"}, kind="checkpoint")
+    code = FULL + "print(list(back.close(60)), back.trouble('step-00000010').__name__)"
+    paths = (tmp_path / "step-00000010", checkpoint(tmp_path, 20))
+
+    said = run_code(code, tmp_path / "cold", tmp_path / "queue", *paths).splitlines()
+
+    assert said[0] == "['no space', 'no space']"
+    assert said[1] == "['failed', 'failed'] 2"
+    assert said[2] == "['step-00000010', 'step-00000020'] StoreUnavailable"
+    assert [path.name for path in (tmp_path / "cold").iterdir()] == ["step-00000010"]
+    assert not list((tmp_path / "queue").glob("*.json"))
+
+
+def test_room_that_is_found_in_the_end_is_used(tmp_path: Path) -> None:
+    """A disk that was full for a while: what had no state gets one before the wait for the last uploads."""
+    code = FULL + "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))\nprint(back.close(60))"
+
+    said = run_code(code, tmp_path / "cold", tmp_path / "queue", checkpoint(tmp_path, 10)).splitlines()
+
+    assert said[2] == "{}"
+    verify_commit(tmp_path / "cold" / "step-00000010")
+
+
+def test_a_lost_copy_is_not_called_verified_where_there_is_no_room_to_say_so(tmp_path: Path) -> None:
+    """The older word goes, and the commit is offered again all the same."""
+    published(str(tmp_path / "cold"), tmp_path, 10)
+    code = """
+import resource, sys
+from pathlib import Path
+from datakit.storage.copies import read_copy, take_back
+file = Path(sys.argv[1])
+copy = read_copy(file)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+print(take_back(copy, "gone"), file.exists())
+"""
+
+    assert run_code(code, tmp_path / "queue" / "step-00000010.json") == "True False\n"
+
+
+def test_an_agent_that_cannot_be_started_again_is_given_up_and_told(tmp_path: Path) -> None:
+    """The queue directory is gone when it died: that is told as trouble, and training goes on."""
+    back = WriteBack("s3://bkt/run", queue_dir=tmp_path / "queue", env={"PYTHONHOME": "/nowhere"})
+    back.start()
+    assert back._agent is not None
+    back._agent.wait(timeout=PATIENCE_S)
+    back.offer(checkpoint(tmp_path, 10))
+    shutil.rmtree(tmp_path / "queue")
+
+    told = until(back.poll, 1)
+    left = back.close(deadline_s=1.0)
+
+    assert [type(each) for each in told] == [Failed]
+    assert list(left) == ["step-00000010"]

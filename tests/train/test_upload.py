@@ -544,6 +544,51 @@ def test_a_damaged_copy_without_a_whole_commit_here_ends_the_command_with_7(
     assert (again.code, again.json["result"]["unpublished"]) == (0, {})
 
 
+def test_commits_whose_state_cannot_be_kept_have_no_copy(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, clean_room: Path
+) -> None:
+    """Something stands where each state would: nothing is dropped or called verified, each is named, the code is 7."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    here(tokens_dir, base_dir, tmp_path / "first" / "run")
+    names = [f"step-{step:08d}" for step in (2, 4, 6)]
+    for name in (*names, copy_name(tmp_path / "first" / "run" / "adapter")):
+        (run / "write-back" / f"{name}.json").mkdir(parents=True)
+    (clean_room / "params.yaml").write_text(PARAMS.replace("keep: 2", "keep: 1"))
+
+    told = datakit(*command(tokens_dir, base_dir, run, "--write-back", cold, "--json"))
+    pruned = datakit("ckpt", "prune", run, "--keep", 1, "--json")
+
+    result = told.json["result"]
+    assert told.code == 7
+    assert set(result["unpublished"]) == {*names, "adapter"}
+    assert result["adapter_copy"] is None
+    assert [saved["remote"] == "verified" for saved in result["checkpoints"]] == [False] * 3
+    assert [path.name for path in sorted((run / "checkpoints").glob("step-*"))] == names
+    assert pruned.json["result"]["dropped"] == []
+    assert "is verified at" not in told.stderr
+    assert "None" not in told.stderr
+
+
+def test_states_that_vanish_while_it_trains_are_said(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Somebody removes the directory of the states: what was sent before and after is named; training goes on."""
+    run, first = tmp_path / "run", tmp_path / "cold" / "step-00000002" / "manifest.json"
+
+    def remove(event: Event) -> None:
+        if isinstance(event, Note) and event.message.startswith("committed step-00000002"):
+            deadline = time.monotonic() + 60
+            while not first.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            (run / "write-back").rename(tmp_path / "elsewhere")
+
+    result = train(
+        tokens_dir, model=base_dir, output=run, settings=RECIPE, write_back=str(tmp_path / "cold"), on_event=remove
+    )
+
+    assert result.steps == 6
+    assert set(result.unpublished) == {"step-00000002", "step-00000004", "step-00000006", "adapter"}
+    assert result.adapter_copy is None
+
+
 def test_nothing_is_dropped_before_the_destination_has_answered(
     tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
