@@ -18,7 +18,8 @@ help: ## Show what there is to make
 setup: $(STAMP) ## Install the pinned versions into .venv
 
 demo: $(STAMP) ## Run the main job: raw records to a trained adapter, on a local S3 server
-	@$(BIN)/python pipelines/demo.py
+	@# it ends with this make, whose number is told here, because it may be killed before the demo can ask for it
+	@exec $(BIN)/python pipelines/demo.py $(shell echo $$PPID)
 
 test: $(STAMP) ## Pass the tests
 	@$(BIN)/python -m pytest $(SPREAD) --durations=10

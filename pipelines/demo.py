@@ -96,8 +96,8 @@ def reproduce(environment: dict[str, str]) -> int:
 def main() -> int:
     """Prepare, reproduce, show the table; gives the exit code."""
     os.chdir(ROOT)
-    if "MAKELEVEL" in os.environ:
-        die_with_parent(os.getppid())  # of `make`, which may be killed like everything else
+    if sys.argv[1:]:
+        die_with_parent(int(sys.argv[1]))  # `make`, which may be killed like everything else, and may be gone by now
     with exclusive(Path(".demo/lock"), purpose=f"running the demo in {ROOT}"):
         prepare()
         before = lock_bytes()

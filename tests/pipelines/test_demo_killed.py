@@ -16,7 +16,7 @@ import pytest
 from support.checkout import adapter_bytes, demo_environment, make_checkout, run_demo, start_demo
 
 STEPS = 400
-MAKEFILE = "demo:\n\t@python pipelines/demo.py\n"
+MAKEFILE = "demo:\n\t@exec python pipelines/demo.py $(shell echo $$PPID)\n"
 
 Pick = Callable[[psutil.Process], psutil.Process]
 

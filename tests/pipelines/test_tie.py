@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import psutil
 
-TIE = Path(__file__).parents[2] / "pipelines" / "tie.py"
+from support.checkout import demo_environment, make_checkout
+
+ROOT = Path(__file__).parents[2]
+TIE = ROOT / "pipelines" / "tie.py"
 SLEEP = "import time; print('up', flush=True); time.sleep(99)"
 
 
@@ -51,3 +55,20 @@ def test_the_command_replaces_the_tie() -> None:
 
     assert process.returncode == 7
     assert int(said) == process.pid
+
+
+def test_a_make_killed_before_the_demo_has_begun_leaves_no_demo(tmp_path: Path) -> None:
+    """Its process was given to another parent by the time that it asks; it would hold the demo's lock for minutes."""
+    checkout = make_checkout(tmp_path / "datakit", records=3)
+    shutil.copy(ROOT / "Makefile", checkout)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nkill -9 $PPID\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    command = ["make", "demo", f"BIN={tmp_path}", "STAMP=dvc.yaml"]  # a stamp that is there: nothing is installed
+
+    with subprocess.Popen(command, cwd=checkout, env=demo_environment(), stdout=subprocess.PIPE) as make:
+        said, _ = make.communicate()  # until the last process that may write there has ended
+
+    assert make.returncode == -signal.SIGKILL
+    assert said == b""
+    assert not (checkout / ".demo").exists()
