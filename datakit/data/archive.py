@@ -79,7 +79,7 @@ def entries(read: Read, size_bytes: int) -> Iterator[Entry]:
         block = bytes(read(at, BLOCK_BYTES))
         if len(block) < BLOCK_BYTES:
             where = "inside a header" if block else "without the zero blocks that end a tar"
-            raise IntegrityError(f"it ends at byte {size_bytes}, {where}", subject=size_bytes)
+            raise _damaged(f"it ends at byte {size_bytes}, {where}", size_bytes)
         if not any(block):
             _check_end(read, at, size_bytes)
             return
@@ -97,7 +97,7 @@ def entries(read: Read, size_bytes: int) -> Iterator[Entry]:
         entry = _entry(block, {**common, **long}, start=start, at=at)
         stop = entry.offset + entry.size
         if stop > size_bytes:
-            raise IntegrityError(f"it ends at byte {size_bytes}, inside {entry.name}", subject=size_bytes)
+            raise _damaged(f"it ends at byte {size_bytes}, inside {entry.name}", size_bytes)
         yield entry
         at = start = stop + -stop % BLOCK_BYTES
         long = {}
@@ -125,7 +125,7 @@ def _check_sum(block: bytes, at: int) -> None:
     total = sum(block) - sum(block[148:156]) + 8 * ord(" ")  # its own field counts as spaces
     # POSIX counts bytes unsigned; some old tars counted them signed
     if stored != total and stored != total - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
-        raise IntegrityError(f"the header at byte {at} does not match its checksum", subject=at)
+        raise _damaged(f"the header at byte {at} does not match its checksum", at)
 
 
 def _check_end(read: Read, at: int, size_bytes: int) -> None:
@@ -135,16 +135,16 @@ def _check_end(read: Read, at: int, size_bytes: int) -> None:
         piece = read(at, min(_ZEROS_AT_ONCE, size_bytes - at))
         if (other := first_difference(piece, bytes(len(piece)))) is not None:
             message = f"zeros end it at byte {first}, but it goes on at byte {at + other}, where no reader looks"
-            raise IntegrityError(message, subject=first)
+            raise _damaged(message, first)
         at += len(piece)
 
 
 def _extension(read: Read, at: int, size: int, size_bytes: int) -> bytes:
     if size > _MOST_HEADER_BYTES:
-        raise IntegrityError(f"the header at byte {at} says that a name has {size} bytes", subject=at)
+        raise _damaged(f"the header at byte {at} says that a name has {size} bytes", at)
     data = bytes(read(at + BLOCK_BYTES, size))
     if len(data) < size:
-        raise IntegrityError(f"it ends at byte {size_bytes}, inside a long name", subject=size_bytes)
+        raise _damaged(f"it ends at byte {size_bytes}, inside a long name", size_bytes)
     return data
 
 
@@ -157,14 +157,14 @@ def _attributes(data: bytes, at: int) -> dict[str, str]:
         length = int(digits) if digits.isdigit() else 0
         record = rest[len(digits) + 1 : length - 1]
         if not length or rest[length - 1 : length] != b"\n" or b"=" not in record:
-            raise IntegrityError(f"the attributes at byte {at + BLOCK_BYTES} cannot be read", subject=at + BLOCK_BYTES)
+            raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} cannot be read", at + BLOCK_BYTES)
         key, _, value = record.partition(b"=")
         name = _text(key, at)
         if name in ("path", "linkpath", "size") or name.startswith("GNU.sparse."):
             found[name] = _text(value, at)
         rest = rest[length:]
     if not found.get("size", "0").isdigit():
-        raise IntegrityError(f"the attributes at byte {at + BLOCK_BYTES} give no size", subject=at + BLOCK_BYTES)
+        raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} give no size", at + BLOCK_BYTES)
     return found
 
 
@@ -173,7 +173,7 @@ def _number(field: bytes, at: int) -> int:
         return int.from_bytes(field[1:], "big")
     number = _octal(field)
     if number is None:
-        raise IntegrityError(f"the header at byte {at} has no size that can be read", subject=at)
+        raise _damaged(f"the header at byte {at} has no size that can be read", at)
     return number
 
 
@@ -188,4 +188,12 @@ def _text(data: bytes, at: int) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise IntegrityError(f"the name {data!r:.200} at byte {at} is not UTF-8", subject=at) from None
+        raise IntegrityError(
+            f"the name {data!r:.200} at byte {at} is not UTF-8",
+            hint="Write that tar again with its names in UTF-8",
+            subject=at,
+        ) from None
+
+
+def _damaged(message: str, at: int) -> IntegrityError:
+    return IntegrityError(message, hint="Fetch or write that tar again", subject=at)

@@ -155,7 +155,7 @@ class ShardBuilder:
     def _check(self, key: str, names: list[str]) -> None:
         check_key(key)
         if not names:
-            raise InputError(f"sample {key} has no parts", subject=key)
+            raise InputError(f"sample {key} has no parts", hint="Give it one at least, or leave it out", subject=key)
         for part in names:
             if part not in self._prefixes:
                 check_part(part)

@@ -84,7 +84,7 @@ class Index:
             # a file of one batch, which all of ours are, stays where it is; combining would copy it
             table = reader.read_all() if reader.num_record_batches <= 1 else reader.read_all().combine_chunks()
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise IntegrityError(f"it is not a datakit index: {error}") from None
+            raise _damaged(f"it is not a datakit index: {error}") from None
         number = (table.schema.metadata or {}).get(FORMAT_KEY)
         if number not in FORMATS_READ:
             raise UsageError(
@@ -259,10 +259,15 @@ class Index:
             known |= {f"{part}.offset": pa.int64(), f"{part}.size": pa.int64(), f"{part}.crc32c": pa.uint32()}
         for field in self._table.schema:
             if known.get(field.name) != field.type:
-                raise IntegrityError(f"an index has no column {field.name} of type {field.type}", subject=field.name)
+                raise _damaged(f"an index has no column {field.name} of type {field.type}", field.name)
         needed = {name for name in known if name not in ("tokens", "source")}
         if lost := needed - set(self._table.schema.names):
-            raise IntegrityError(f"the index lacks its column {min(lost)}", subject=min(lost))
+            raise _damaged(f"the index lacks its column {min(lost)}", min(lost))
+
+
+def _damaged(message: str, subject: object = None) -> IntegrityError:
+    hint = "Mend its dataset from a copy (datakit sync --repair COPY DEST), or index its tars again (datakit reindex)"
+    return IntegrityError(message, hint=hint, subject=subject)
 
 
 # pa.array on a list or an array looks for pandas and imports it where it is installed: 0.5 s in each of pack's workers

@@ -75,7 +75,7 @@ def check_key(key: str) -> None:
         InputError: It cannot; the message says which rule it breaks.
     """
     if rule := _broken_rule_of_key(key):
-        raise InputError(f"{key!r:.200} cannot be a sample's key: {rule}", subject=key)
+        raise InputError(f"{key!r:.200} cannot be a sample's key: {rule}", hint="Rename that record", subject=key)
 
 
 def check_part(part: str) -> None:
@@ -85,7 +85,9 @@ def check_part(part: str) -> None:
         InputError: It cannot; the message says which rule it breaks.
     """
     if rule := _broken_rule_of_part(part):
-        raise InputError(f"{part!r:.200} cannot be the name of a sample's part: {rule}", subject=part)
+        raise InputError(
+            f"{part!r:.200} cannot be the name of a sample's part: {rule}", hint="Rename that part", subject=part
+        )
 
 
 def ustar_name(key: str, part: str) -> tuple[bytes, bytes]:

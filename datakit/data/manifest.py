@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import orjson
 
-from datakit.data.digest import FileEntry
-from datakit.errors import InputError, IntegrityError, UsageError
+from datakit.data.digest import FileEntry, damaged
+from datakit.errors import InputError, UsageError
 
 Kind: TypeAlias = Literal["dataset", "checkpoint", "adapter", "model"]
 
@@ -124,7 +124,7 @@ class Manifest:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda entry: entry.name)))
         for one, next_one in zip(self.members, self.members[1:], strict=False):
             if one.name == next_one.name:
-                raise IntegrityError(f"the manifest of {self.name} lists {one.name} twice", subject=one.name)
+                raise damaged(f"the manifest of {self.name} lists {one.name} twice", one.name)
 
     def check_name(self, name: str) -> None:
         """See that a checkpoint stands under the name that it was committed as, by which its step is known.
@@ -158,9 +158,12 @@ class Manifest:
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise IntegrityError(f"the manifest is not JSON: {error}", hint="Fetch or pack it again") from None
+            raise damaged(f"the manifest is not JSON: {error}") from None
         if not isinstance(value, dict) or ("format" not in value and len(_FIELDS & set(value)) < _OURS):
-            raise InputError("this JSON is not a datakit manifest: it has no format number")
+            raise InputError(
+                "this JSON is not a datakit manifest: it has no format number",
+                hint="Another program wrote it: name another directory",
+            )
         if value.get("format", FORMAT) not in FORMATS_READ:
             accepted = f"{FORMATS_READ[0]} to {FORMATS_READ[-1]}"
             raise UsageError(
@@ -169,9 +172,7 @@ class Manifest:
                 subject=value["format"],
             )
         if set(value) != _FIELDS or value["kind"] not in get_args(Kind):
-            raise IntegrityError(
-                f"a manifest has {', '.join(sorted(_FIELDS))}; this one has {', '.join(sorted(value))}"
-            )
+            raise damaged(f"a manifest has {', '.join(sorted(_FIELDS))}; this one has {', '.join(sorted(value))}")
         members = tuple(FileEntry.from_json(entry) for entry in _typed(value, "members", list))
         return cls(value["kind"], _text(value, "name"), members, _typed(value, "about", dict))
 
@@ -189,7 +190,7 @@ class Manifest:
         at = bisect_left(self.members, name, key=lambda entry: entry.name)  # they are sorted, and may be many
         if at < len(self.members) and self.members[at].name == name:
             return self.members[at]
-        raise IntegrityError(f"the manifest of {self.name} has no member {name}", subject=name)
+        raise damaged(f"the manifest of {self.name} has no member {name}", name)
 
     @property
     def derived(self) -> frozenset[str]:
@@ -214,24 +215,24 @@ class Manifest:
             IntegrityError: The description does not fit the members.
         """
         if self.kind != "dataset":
-            raise InputError(f"{self.name} is a {self.kind}, not a dataset", subject=self.name)
+            raise InputError(
+                f"{self.name} is a {self.kind}, not a dataset",
+                hint="Name the directory of a dataset",
+                subject=self.name,
+            )
         contents = Contents.from_about(self.about)
         files = {entry.name: entry for entry in self.members}
         lost = [name for shard in contents.shards for name in (shard.name, shard.index_name) if name not in files]
         if lost:
-            raise IntegrityError(f"the manifest of {self.name} has no member {lost[0]}", subject=lost[0])
+            raise damaged(f"the manifest of {self.name} has no member {lost[0]}", lost[0])
         layout = layout_digest((shard.name, files[shard.name].sha256, shard.samples) for shard in contents.shards)
         if layout != contents.layout_digest:
-            raise IntegrityError(
-                f"the manifest of {self.name} says layout digest {contents.layout_digest}, its members give {layout}",
-                subject=self.name,
-            )
+            said = f"says layout digest {contents.layout_digest}, its members give {layout}"
+            raise damaged(f"the manifest of {self.name} {said}", self.name)
         samples = sum(shard.samples for shard in contents.shards)
         if samples != contents.samples:
-            raise IntegrityError(
-                f"the manifest of {self.name} says {contents.samples} samples, its shards have {samples}",
-                subject=self.name,
-            )
+            said = f"says {contents.samples} samples, its shards have {samples}"
+            raise damaged(f"the manifest of {self.name} {said}", self.name)
         return contents
 
 
@@ -255,7 +256,7 @@ def layout_digest(shards: Iterable[tuple[str, str, int]]) -> str:
 
 def _typed(value: Any, field: str, kind: type) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get(field), kind):
-        raise IntegrityError(f"the manifest's field {field} is missing or is not a {kind.__name__}", subject=field)
+        raise damaged(f"the manifest's field {field} is missing or is not a {kind.__name__}", field)
     return value[field]
 
 
@@ -266,5 +267,5 @@ def _text(value: Any, field: str) -> str:
 def _count(value: Any, field: str) -> int:
     number = int(_typed(value, field, int))
     if number < 0 or isinstance(value[field], bool):
-        raise IntegrityError(f"the manifest's field {field} is {value[field]!r}, not a count", subject=field)
+        raise damaged(f"the manifest's field {field} is {value[field]!r}, not a count", field)
     return number

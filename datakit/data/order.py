@@ -66,7 +66,10 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.num_samples < 1:
-            raise InputError(f"an order needs at least one sample, the dataset has {self.num_samples}")
+            raise InputError(
+                f"an order needs at least one sample, the dataset has {self.num_samples}",
+                hint="Name a dataset that holds samples",
+            )
 
     def at(self, epoch: int, position: int) -> int:
         """The number of the sample that the epoch visits at a position."""
@@ -79,7 +82,10 @@ class Order:
             UsageError: The positions are not within 0 .. num_samples, or the epoch is negative.
         """
         if not 0 <= start <= stop <= self.num_samples or epoch < 0:
-            raise UsageError(f"epoch {epoch} has no positions {start} to {stop}: it has {self.num_samples} samples")
+            raise UsageError(
+                f"epoch {epoch} has no positions {start} to {stop}: it has {self.num_samples} samples",
+                hint=f"Ask for positions from 0 to {self.num_samples}, of epochs from 0",
+            )
         keys = self._round_keys(epoch)
         values = self._permute(np.arange(start, stop, dtype=np.uint64), keys)
         outside = np.flatnonzero(values >= self.num_samples)
@@ -139,7 +145,11 @@ class Cursor:
         """
         epoch, samples = value.get("epoch"), value.get("samples")
         if not (type(epoch) is int and type(samples) is int and epoch >= 0 and samples >= 0):
-            raise InputError(f"not a cursor: {dict(value)!r}", subject=value)
+            raise InputError(
+                f"not a cursor: {dict(value)!r}",
+                hint="A cursor has epoch and samples, whole numbers from 0: take it as it was saved",
+                subject=value,
+            )
         return cls(epoch, samples)
 
 
@@ -164,7 +174,10 @@ class Geometry:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.world_size < 1:
-            raise UsageError(f"batch_size {self.batch_size} and world_size {self.world_size} must be at least 1")
+            raise UsageError(
+                f"batch_size {self.batch_size} and world_size {self.world_size} make no batch",
+                hint="Both must be 1 or more",
+            )
         if self.tail not in get_args(Tail):
             raise UsageError(f"no tail policy is called {self.tail!r}", hint=f"Choose {', '.join(get_args(Tail))}")
 
@@ -212,7 +225,10 @@ class Geometry:
                 subject=self.num_samples,
             )
         if cursor.samples > self.num_samples:
-            raise InputError(f"a cursor at sample {cursor.samples} lies beyond the epoch's {self.num_samples}")
+            raise InputError(
+                f"a cursor at sample {cursor.samples} lies beyond the epoch's {self.num_samples}",
+                hint="Take the cursor that was saved for this dataset",
+            )
         return cursor if self.steps_left(cursor.samples) else Cursor(cursor.epoch + 1)
 
 

@@ -118,7 +118,11 @@ def header(key: str, part: str, size: int) -> bytes:
         InputError: The name or the size is more than USTAR holds.
     """
     if size > MAX_PART_BYTES:
-        raise InputError(f"{key}.{part} has {size} bytes; a part can have {MAX_PART_BYTES}", subject=key)
+        raise InputError(
+            f"{key}.{part} has {size} bytes; a part can have {MAX_PART_BYTES}",
+            hint="Cut it into several records",
+            subject=key,
+        )
     prefix, name = b"", f"{key}.{part}".encode()
     if len(name) > NAME_BYTES:
         prefix, name = ustar_name(key, part)
@@ -152,20 +156,16 @@ def members(data: Buffer) -> Iterator[Member]:
     while True:
         block = bytes(view[at : at + BLOCK_BYTES])
         if len(block) < BLOCK_BYTES:
-            raise IntegrityError(
-                f"it ends at byte {len(view)}, inside a member or before its end blocks", subject=len(view)
-            )
+            raise _damaged(f"it ends at byte {len(view)}, inside a member or before its end blocks", len(view))
         if not any(block):
             return _check_end(view, at)
         member = _parse(block, at)
         content_end = member.offset + member.size
         at = content_end + -member.size % BLOCK_BYTES
         if at > len(view):
-            raise IntegrityError(f"it ends at byte {len(view)}, inside member {member.name}", subject=len(view))
+            raise _damaged(f"it ends at byte {len(view)}, inside member {member.name}", len(view))
         if (spoilt := first_difference(view[content_end:at], bytes(at - content_end))) is not None:
-            raise IntegrityError(
-                f"byte {content_end + spoilt}, after {member.name}, should be zero", subject=content_end + spoilt
-            )
+            raise _damaged(f"byte {content_end + spoilt}, after {member.name}, should be zero", content_end + spoilt)
         yield member
 
 
@@ -182,7 +182,7 @@ def _parse(block: bytes, at: int) -> Member:
     stored = block[_CHECKSUM_AT : _CHECKSUM_AT + _CHECKSUM_BYTES]
     actual = sum(block) - sum(stored) + ord(" ") * _CHECKSUM_BYTES
     if stored != b"%06o\0 " % actual:
-        raise IntegrityError(f"the header at byte {at} does not match its checksum", subject=at)
+        raise _damaged(f"the header at byte {at} does not match its checksum", at)
     name, prefix = block[:100].rstrip(b"\0"), block[345:500].rstrip(b"\0")
     try:
         size = int(block[124:135], 8)
@@ -190,11 +190,9 @@ def _parse(block: bytes, at: int) -> Member:
         key, part = split_name(path)
         expected = header(key, part, size)
     except (ValueError, InputError):  # not octal, not UTF-8, or a name that no shard has
-        raise IntegrityError(f"the header at byte {at} is not one that datakit writes", subject=at) from None
+        raise _damaged(f"the header at byte {at} is not one that datakit writes", at) from None
     if (spoilt := first_difference(block, expected)) is not None:
-        raise IntegrityError(
-            f"byte {at + spoilt}, in the header of {path}, is not as datakit writes it", subject=at + spoilt
-        )
+        raise _damaged(f"byte {at + spoilt}, in the header of {path}, is not as datakit writes it", at + spoilt)
     return Member(path, at + BLOCK_BYTES, size)
 
 
@@ -202,6 +200,10 @@ def _check_end(view: memoryview, at: int) -> None:
     rest = bytes(view[at : at + len(END)])
     spoilt = first_difference(rest, END)
     if len(rest) < len(END):
-        raise IntegrityError(f"it ends at byte {len(view)}, before its two end blocks are complete", subject=len(view))
+        raise _damaged(f"it ends at byte {len(view)}, before its two end blocks are complete", len(view))
     if spoilt is not None or len(view) > at + len(END):
-        raise IntegrityError(f"zeros end it at byte {at}, but it goes on to byte {len(view)}", subject=at)
+        raise _damaged(f"zeros end it at byte {at}, but it goes on to byte {len(view)}", at)
+
+
+def _damaged(message: str, at: int) -> IntegrityError:
+    return IntegrityError(message, hint="See all damage of the dataset with datakit verify", subject=at)
