@@ -15,6 +15,8 @@ from datakit.errors import InputError, NotFound
 MOST_NAMED = 8
 """Commits that a hint lists, and places that are looked into for one."""
 
+_NAME = f"Name the directory of a commit, such as a dataset, which has a {MANIFEST_NAME}"
+
 
 def no_commit(directory: Path) -> InputError | NotFound:
     """The error of a local path where no manifest is: absent, a file, or a directory without one."""
@@ -22,13 +24,20 @@ def no_commit(directory: Path) -> InputError | NotFound:
         names = sorted(path.parent.name for path in directory.glob(f"*/{MANIFEST_NAME}"))
         return nothing_committed(str(directory), hint=held_below([directory / name for name in names]))
     if directory.exists():
-        return InputError(f"{directory} is a file, not a directory with a commit", subject=str(directory))
-    return NotFound(f"{directory} is not there", subject=str(directory))
+        message = f"{directory} is a file, not a directory with a commit"
+        return InputError(message, hint=_NAME, subject=str(directory))
+    return not_there(directory)
+
+
+def not_there(path: Path) -> NotFound:
+    """The error of a local path at which nothing is."""
+    return NotFound(f"{path} is not there", hint=f"Look at the path: ls {path.parent}", subject=str(path))
 
 
 def nothing_committed(where: str, *, hint: str | None) -> NotFound:
     """The error of a place that is there and has no manifest."""
-    return NotFound(f"{where} has no {MANIFEST_NAME}, so nothing is committed there", hint=hint, subject=where)
+    message = f"{where} has no {MANIFEST_NAME}, so nothing is committed there"
+    return NotFound(message, hint=hint or _NAME, subject=where)
 
 
 def held_below(places: Sequence[object]) -> str | None:

@@ -71,7 +71,9 @@ class StoreOptions:
             raise UsageError(f"{self.url!r} is not the URL of a store", hint="Write url: s3://bucket", subject=self.url)
         if self.endpoint_url is not None and not self.endpoint_url.startswith(("http://", "https://")):
             raise UsageError(
-                f"endpoint_url {self.endpoint_url!r} needs http:// or https:// in front", subject=self.endpoint_url
+                f"endpoint_url {self.endpoint_url!r} needs http:// or https:// in front",
+                hint="Write it with one: https://HOST:PORT",
+                subject="endpoint_url",
             )
         if "@" in (self.endpoint_url or "").partition("://")[2].partition("/")[0]:
             raise UsageError(
@@ -200,7 +202,11 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
         try:
             parser.read(path, encoding="utf-8")
         except configparser.Error as error:
-            raise UsageError(f"{path} cannot be read: {type(error).__name__}", subject=str(path)) from None
+            raise UsageError(
+                f"{path} cannot be read: {type(error).__name__}",
+                hint="Mend it, or name others with AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE",
+                subject=str(path),
+            ) from None
         if parser.has_section(section):
             found.update(parser.items(section))
     return found

@@ -97,7 +97,8 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
         message = f'{asked.url} holds the key "{key.group(1)}", which cannot be the name of a file'
         return UsageError(message, hint="Rename it, or name a folder beside it", subject=asked.url)
     if kind in _IMPOSSIBLE:
-        return UsageError(f"{asked.where}: obstore cannot do this ({kind})", subject=asked.where)
+        hint = "Check the address; of s3:// another client may, with client: fsspec under stores:"
+        return UsageError(f"{asked.where}: obstore cannot do this ({kind})", hint=hint, subject=asked.where)
     if "certificate" in text and status is None:
         return untrusted(asked, "see the authorities that this machine trusts")
     status = status or (301 if "BareRedirect" in text else _status_of(error))
@@ -144,9 +145,10 @@ def refused(status: int, text: str, asked: Asked) -> DatakitError:
     if status == 416:
         return IntegrityError(f"{where} holds fewer bytes than it should", hint="It was replaced, or is not whole")
     if status == 404:
-        return NotFound(f"{where} is not there{at}", subject=where)
+        return NotFound(f"{where} is not there{at}", hint="Check its name, and what was put there", subject=where)
     if status < 500 and status not in (307, 408, 429) and code not in _PASSING:
-        return DatakitError(f"{where}{at}: the store refused the request ({said})", subject=where)
+        hint = "Check the address, the endpoint and the region"
+        return DatakitError(f"{where}{at}: the store refused the request ({said})", hint=hint, subject=where)
     return Throttled(f"{where}{at}: the store is busy or broken ({said})", hint="Try again later", subject=where)
 
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from datakit.data.digest import PART_BYTES, Buffer, Digester, FileEntry, crc32c
+from datakit.data.digest import MEND_HINT, PART_BYTES, Buffer, Digester, FileEntry, crc32c, damaged
 from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest
-from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
+from datakit.errors import DatakitError, InputError, NotFound, Refused
 from datakit.machine import cores
 from datakit.storage import disk
 from datakit.storage.absent import no_commit
@@ -102,7 +102,7 @@ class Staging:
         """
         path = self._place(entry.name)
         if not path.is_file() or path.stat().st_size != entry.bytes:
-            raise IntegrityError(f"{entry.name} was said to hold {entry.bytes} bytes and does not", subject=entry.name)
+            raise damaged(f"{entry.name} was said to hold {entry.bytes} bytes and does not", entry.name)
         self.members[entry.name] = entry
 
     def keep(self, name: str) -> FileEntry:
@@ -114,7 +114,7 @@ class Staging:
         old = {entry.name: entry for entry in self.previous.members} if self.previous else {}
         path = self.final / name
         if name not in old or not path.is_file() or path.stat().st_size != old[name].bytes:
-            raise NotFound(f"there is no {name} to keep in {self.final}", subject=name)
+            raise NotFound(f"there is no {name} to keep in {self.final}", hint=MEND_HINT, subject=name)
         self._place(name)
         self.members[name] = old[name]
         self.kept.add(name)
@@ -123,7 +123,7 @@ class Staging:
     def _place(self, name: str) -> Path:
         check_member(name)
         if name in self.members:
-            raise InputError(f"{name} is added twice to one commit", subject=name)
+            raise InputError(f"{name} is added twice to one commit", hint="Give each a name of its own", subject=name)
         path = self.path / name
         if path.parent != self.path:
             disk.make_dirs(path.parent)
@@ -138,9 +138,9 @@ def check_member(name: str) -> None:
     """
     steps = name.split("/")
     if any(step in ("", ".", "..") for step in steps) or "\0" in name or "\\" in name:
-        raise IntegrityError(f"{name!r} does not stay inside its commit", subject=name)
+        raise damaged(f"{name!r} does not stay inside its commit", name)
     if name in (MANIFEST_NAME, NEXT_NAME, LAST_NAME) or disk.TEMPORARY.fullmatch(steps[-1]):
-        raise IntegrityError(f"{name!r} is a name that a commit needs for itself", subject=name)
+        raise damaged(f"{name!r} is a name that a commit needs for itself", name)
 
 
 @contextlib.contextmanager
@@ -324,9 +324,9 @@ def verify_commit(directory: Path, *, quick: bool = False) -> Manifest:
     for entry in manifest.members:
         path = directory / entry.name
         if not path.is_file():
-            raise IntegrityError(f"{path} is missing, the manifest names it", subject=entry.name)
+            raise damaged(f"{path} is missing, the manifest names it", entry.name)
         if (size := path.stat().st_size) != entry.bytes:
-            raise IntegrityError(f"{path} has {size} bytes, the manifest says {entry.bytes}", subject=entry.name)
+            raise damaged(f"{path} has {size} bytes, the manifest says {entry.bytes}", entry.name)
     if not quick:
         with ThreadPoolExecutor(max_workers=min(_MAX_VERIFIERS, cores())) as pool:
             list(pool.map(lambda entry: verify_file(directory / entry.name, entry), manifest.members))
@@ -341,8 +341,7 @@ def verify_file(path: Path, entry: FileEntry) -> None:
     """
     whole = hashlib.sha256()
     with disk.at_door(path), open(path, "rb", buffering=0) as file:
-        buffer = bytearray(min(PART_BYTES, max(entry.bytes, 1)))
-        view = memoryview(buffer)
+        view = memoryview(bytearray(min(PART_BYTES, max(entry.bytes, 1))))
         for part, expected in enumerate(entry.crc32c):
             piece = view[: min(PART_BYTES, entry.bytes - part * PART_BYTES)]
             count = 0
@@ -350,10 +349,10 @@ def verify_file(path: Path, entry: FileEntry) -> None:
                 count += got
             found = f"{crc32c(piece[:count]):08x}"
             if found != expected:
-                raise IntegrityError(part_message(path, part, entry, found), subject=entry.name)
+                raise damaged(part_message(path, part, entry, found), entry.name)
             whole.update(piece)
         if file.read(1) or whole.hexdigest() != entry.sha256:
-            raise IntegrityError(f"{path} has another sha256 than the manifest says", subject=entry.name)
+            raise damaged(f"{path} has another sha256 than the manifest says", entry.name)
 
 
 def part_message(where: Path | str, part: int, entry: FileEntry, found: str) -> str:
@@ -389,10 +388,10 @@ def newest(parent: Path, *, pattern: str = "step-*", kind: Kind | Literal["any"]
     for path in sorted(Path(parent).glob(pattern), reverse=True):
         try:
             (manifest := verify_commit(path)).check_name(path.name)
-            if kind not in ("any", manifest.kind):
-                raise InputError(f"{path} is a {manifest.kind}, not a {kind}")
         except DatakitError as error:
             skipped.append((path, error.message))
             continue
-        return Newest(path, manifest, tuple(skipped))
+        if kind in ("any", manifest.kind):
+            return Newest(path, manifest, tuple(skipped))
+        skipped.append((path, f"{path} is a {manifest.kind}, not a {kind}"))
     return Newest(None, None, tuple(skipped))

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from datakit.data.digest import FileEntry
+from datakit.data.digest import FileEntry, damaged
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import InputError, IntegrityError, NotFound, Refused
-from datakit.storage import disk, etags
+from datakit.storage import absent, disk, etags
 from datakit.storage.commit import NEXT_NAME, parse_manifest, read_manifest, verify_file
 from datakit.storage.objects import Blob, Store, no_file
 from datakit.storage.store import Location
@@ -194,7 +194,7 @@ def _look_at_path(place: Location) -> Holding:
     if path.is_file():
         return Holding("files", {path.name: Item(path.name, path.stat().st_size)}, single=True)
     if not path.is_dir():
-        raise no_file(path) if path.exists() else NotFound(f"{path} is not there", subject=str(path))
+        raise no_file(path) if path.exists() else absent.not_there(path)
     if (path / MANIFEST_NAME).is_file():
         return _committed(read_manifest(path), None)
     items = listed(place, place.store)
@@ -223,7 +223,7 @@ def _with_entries(place: Location, store: Store, items: dict[str, Item], everyth
         for entry in manifest.members:
             item = everything.get(folder + entry.name) or _hidden(place, store, folder + entry.name)
             if item is None or item.bytes != entry.bytes:
-                raise IntegrityError(f"{place.url}/{folder}{entry.name} is not what {name} says", subject=entry.name)
+                raise damaged(f"{place.url}/{folder}{entry.name} is not what {name} says", entry.name)
             items[item.name] = Item(item.name, item.bytes, item.etag, entry)
     return Holding("files", items, nested=nested)
 

@@ -76,8 +76,10 @@ def translated(error: OSError, path: Path | str) -> DatakitError:
     if error.errno in _FORBIDDEN:
         return NotAllowed(f"{where}: {said}", hint="Check who owns it and its permissions", subject=str(where))
     if error.errno in _ABSENT:
-        return NotFound(f"{where} is not there ({said})", subject=str(where))
-    return DatakitError(f"{where}: {said}", subject=str(where))
+        hint = f"Look at the path: ls {os.path.dirname(where) or '.'}"
+        return NotFound(f"{where} is not there ({said})", hint=hint, subject=str(where))
+    hint = "Check the path and the disk, then run the same command again"
+    return DatakitError(f"{where}: {said}", hint=hint, subject=str(where))
 
 
 def stem(name: str) -> str:
@@ -182,7 +184,8 @@ def make_dirs(path: Path) -> None:
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise Refused(f"{path} cannot be a directory: a file is in the way", subject=str(path)) from error
+            message = f"{path} cannot be a directory: a file is in the way"
+            raise Refused(message, hint="Move it away, or name another place", subject=str(path)) from error
 
 
 def free_bytes(path: Path) -> int:

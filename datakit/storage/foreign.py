@@ -171,7 +171,7 @@ class FsspecStore:
 
     def _info(self, key: str, info: Mapping[str, Any]) -> ObjectInfo:
         if info.get("type") == "directory":
-            raise NotFound(f"{self._url}/{key} is a folder, not an object", subject=key)
+            raise NotFound(f"{self._url}/{key} is a folder, not an object", hint="Name what is in it", subject=key)
         if info.get("size") is None:
             raise UsageError(
                 f"{self._url}/{key}: the server does not say how large it is",
@@ -235,13 +235,16 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
         library = (getattr(error, "name", None) or "its library").partition(".")[0]
         return MissingExtra(library, extra="s3") if library == "s3fs" else _not_installed(library, asked)
     if isinstance(error, FileNotFoundError) or status == 404:
-        return NotFound(f"{asked.where} is not there", subject=asked.where)
+        return NotFound(
+            f"{asked.where} is not there", hint="Check its name, and what was put there", subject=asked.where
+        )
     if isinstance(error, PermissionError) or status in (401, 403):
         return NotAllowed(
             f"{asked.where}: the store does not allow it", hint="Check the credentials", subject=asked.where
         )
     if isinstance(error, (NotImplementedError, ValueError, TypeError)):
-        return UsageError(f"{asked.where}: fsspec cannot do this ({kind})", subject=asked.where)
+        hint = "Check the address, or download it and name the file; DATAKIT_DEBUG=1 shows what fsspec says"
+        return UsageError(f"{asked.where}: fsspec cannot do this ({kind})", hint=hint, subject=asked.where)
     return no_answer(asked, kind)
 
 

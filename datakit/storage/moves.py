@@ -159,7 +159,7 @@ def plan_sync(
     if delete and max_delete is None:
         raise UsageError("--delete needs a bound", hint="Say how many files may go: --delete --max-delete 10")
     if origin.url == target.url:
-        raise UsageError(f"{origin.url} and {destination} are the same place")
+        raise UsageError(f"{origin.url} and {destination} are the same place", hint="Name another DEST")
     held = look_at_source(origin, patient(origin, settings))
     if held.single:
         held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))

@@ -215,7 +215,11 @@ class LocalStore:
 
     def _path(self, key: str) -> Path:
         if key.startswith("/") or any(step in ("", ".", "..") for step in key.split("/")):
-            raise UsageError(f"{key!r} does not stay inside {self.root}", subject=key)
+            raise UsageError(
+                f"{key!r} does not stay inside {self.root}",
+                hint="Write it without . and .. and a / in front",
+                subject=key,
+            )
         return self.root / key
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datakit.data.digest import PART_BYTES, Buffer, FileEntry, crc32c
+from datakit.data.digest import PART_BYTES, Buffer, FileEntry, crc32c, damaged
 from datakit.errors import IntegrityError
 from datakit.storage import disk, etags
 from datakit.storage.commit import part_message
@@ -90,7 +90,7 @@ class Inspector:
         self.crcs.append(found)
         entry, number = self._fetch.entry, (self._position - 1) // PART_BYTES
         if entry is not None and found != entry.crc32c[number]:
-            raise IntegrityError(part_message(self._where, number, entry, found), subject=entry.name)
+            raise damaged(part_message(self._where, number, entry, found), entry.name)
 
 
 class Partial:

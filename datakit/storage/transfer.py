@@ -56,7 +56,11 @@ class Knobs:
                 subject=self.part_bytes,
             )
         if self.connections < 1:
-            raise UsageError(f"{self.connections} connections move nothing", subject=self.connections)
+            raise UsageError(
+                f"{self.connections} connections move nothing",
+                hint="Write 1 or more: --concurrency 16",
+                subject=self.connections,
+            )
 
     @property
     def workers(self) -> int:

@@ -135,11 +135,12 @@ def test_nothing_is_written(place: str) -> None:
     ],
 )
 def test_every_error_is_one_of_ours(error: Exception, kind: type[DatakitError], said: str) -> None:
-    """With a sentence, and without what the library said."""
+    """With a sentence and a hint, and without what the library said."""
     ours = translated(error, Asked("ftp://host", "x", StoreOptions()))
 
     assert type(ours) is kind
     assert said in ours.message
+    assert ours.hint
     assert "secret" not in str(ours)
 
 
