@@ -95,10 +95,10 @@ class Cells:
         for name in self._media:
             cell = columns[name][number] or {"bytes": None, "path": None}
             if cell["bytes"] is None and cell["path"] is not None:
-                raise InputError(f"column {name} names the file {cell['path']} and holds no bytes")
+                raise InputError(f"column {name} names the file {cell['path']} and holds no bytes", hint=_MEND)
             _add(parts, self._media_part(name, cell["path"]), name, cell["bytes"])
         if not parts:
-            raise InputError("it has no value at all")
+            raise InputError("it has no value at all", hint=_MEND)
         return parts
 
     def _media_part(self, column: str, path: str | None) -> str:
@@ -113,7 +113,7 @@ def _add(parts: dict[str, bytes], part: str, column: str, data: bytes | None) ->
     if data is None:
         return
     if not data:
-        raise InputError(f"column {column} is empty")
+        raise InputError(f"column {column} is empty", hint=_MEND)
     if part in parts:
         raise InputError(f"column {column} would be the part {part}, which another column is", hint="Rename it")
     parts[part] = data
@@ -123,7 +123,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(value, default=_no_json, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError as error:
-        raise InputError(f"it cannot be written as JSON: {error}") from None
+        raise InputError(f"it cannot be written as JSON: {error}", hint=_MEND) from None
 
 
 def _no_json(value: object) -> object:

@@ -105,7 +105,7 @@ def scan(
         tree = walk(root, fingerprints=fingerprints)
         files, troubles, alone = tree.files, tree.troubles, root.is_file()
     if not files and not troubles:
-        raise InputError(f"{src} is empty: it holds no files", subject=str(src))
+        raise InputError(f"{src} is empty: it holds no files", hint="Name what holds records", subject=str(src))
     files.sort(key=lambda file: file.name)
     names = [file.name for file in files[: 1 if single else None]] or [trouble.where for trouble in troubles]
     kind = kind_of(names, wanted=input, src=src, single=alone)

@@ -111,7 +111,8 @@ def saved_files(root: str, names: Sequence[str]) -> list[str]:
         state = orjson.loads(file.read())
     listed = [str(one["filename"]) for one in state["_data_files"]]
     if missing := [name for name in listed if name not in names]:
-        raise InputError(f"{root}/state.json names {missing[0]}, which is not there", subject=missing[0])
+        hint = "Bring it there, or save the dataset again: save_to_disk"
+        raise InputError(f"{root}/state.json names {missing[0]}, which is not there", hint=hint, subject=missing[0])
     return listed
 
 

@@ -26,7 +26,7 @@ from datakit.data.index import Index, index_name
 from datakit.data.keys import SET_ASIDE, split_name
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.shard import Row, header
-from datakit.errors import DatakitError, InputError, IntegrityError
+from datakit.errors import DatakitError, InputError, IntegrityError, UsageError
 from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.members import Holder, Piece, Said
@@ -67,18 +67,27 @@ def list_tar(task: TarTask) -> Piece:
 
     Raises:
         InputError: It is damaged, or not whole.
+        IntegrityError, UsageError: The index beside it is damaged, or of a newer datakit.
     """
     with disk.at_door(task.file.path), reading(task.file.path, version=task.file.version):
         holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.changed_ns or 0)
         if not os.path.exists(task.index):
             return _foreign(holder, task.source, task.naming)
-        with reading(task.index) as file:
-            index = Index.from_buffer(file.read())
+        index = _index_at(task.index)
         if (other := _difference(index, holder, task.said_bytes)) is None:
             return _indexed(holder, index)
         piece = _foreign(holder, task.source, task.naming)
     said = f"the index beside {holder.name} is not of this tar: {other}; so the tar itself was read"
     return replace(piece, remarks=(*piece.remarks, Caution(said, hint="If that is not meant, fetch both again")))
+
+
+def _index_at(path: str) -> Index:
+    with reading(path) as file:
+        data = file.read()
+    try:
+        return Index.from_buffer(data)
+    except (IntegrityError, UsageError) as error:
+        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=path) from None
 
 
 def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, naming: Naming) -> list[TarTask]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from webdataset import ShardWriter  # type: ignore[import-untyped]  # has no stubs
 
-from datakit import InputError
+from datakit import InputError, IntegrityError
 from datakit.data.index import Index, index_name
 from datakit.data.shard import Part, Row, Sample, sample_digest
 from datakit.events import Caution, Event
@@ -219,6 +219,19 @@ def test_an_index_that_does_not_fit_its_tar_is_found_out(tmp_path: Path) -> None
 
     with pytest.raises(InputError, match="or not what its index says"):
         pack(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_torn_index_is_named_with_what_mends_it(tmp_path: Path) -> None:
+    """It is not passed over: the tar's own headers would give other samples, as of bundled lines."""
+    path = tar(tmp_path / "raw" / "x.tar", {"a.txt": b"t"})
+    Path(index_name(str(path))).write_bytes(b"torn")
+
+    with pytest.raises(IntegrityError, match=r"raw/x\.tar\.index\.arrow: it is not a datakit index.*datakit reindex"):
+        pack(tmp_path / "raw", tmp_path / "ds")
+    reindex(tmp_path / "raw")
+    pack(tmp_path / "raw", tmp_path / "ds")
+
+    assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
 
 
 def test_a_name_that_no_key_can_be_is_refused_and_the_hint_works(tmp_path: Path) -> None:
