@@ -30,6 +30,9 @@ Stream: TypeAlias = Callable[[int, int], Iterator[Buffer]]
 _WINDOW_BYTES = 2**20
 """Bytes asked for at once where headers are looked at one after the other."""
 
+UNNAMED = "the manifest does not name this file"
+"""The problem of a file that is too many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -52,6 +55,17 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.file}: {self.problem}"
+
+
+def mending(findings: Sequence[Finding], where: object) -> str:
+    """What to do about findings in the commit at `where`, as a hint."""
+    strange = [finding.problem == UNNAMED for finding in findings]
+    delete = "--delete --max-delete N"
+    if not any(strange):
+        return f"Mend it from a whole copy: datakit sync --repair COPY {where}; or set it aside and make it anew"
+    if all(strange):
+        return f"Move it away, or delete what SRC does not hold: datakit sync {delete} SRC {where}"
+    return f"Move away what is yours, and mend it from a whole copy: datakit sync --repair {delete} COPY {where}"
 
 
 @dataclass(frozen=True, slots=True)

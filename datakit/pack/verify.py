@@ -27,7 +27,7 @@ from datakit.data.manifest import MANIFEST_NAME, Contents, ShardEntry, content_d
 from datakit.errors import DatakitError, IntegrityError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
-from datakit.pack.damage import Finding, Suspect, cut, damage, wrong_parts
+from datakit.pack.damage import UNNAMED, Finding, Suspect, cut, damage, mending, wrong_parts
 from datakit.pack.unnamed import Unnamed, unnamed
 from datakit.pack.writing import Totals
 from datakit.storage.access import StoreOptions
@@ -92,7 +92,7 @@ class VerifyReport:
         rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
         raise IntegrityError(
             f"{self.findings[0]}{rest}",
-            hint="Set the damaged files aside, then sync or pack the dataset again",
+            hint=mending(self.findings, self.path),
             subject=self.findings[0].file,
         )
 
@@ -150,7 +150,7 @@ def verify(
     contents = _contents(view)
     there = view.files() if view.path is None else _local_files(view.path)
     besides = unnamed(view, there, quick=quick)
-    findings = [Finding(name, "the manifest does not name this file") for name in besides.foreign]
+    findings = [Finding(name, UNNAMED) for name in besides.foreign]
     totals, checked = [], 0
     total_bytes = None if quick else view.manifest.total_bytes
     for look in _looks(view, there, quick=quick):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from datakit import IntegrityError, NotFound
+from datakit import IntegrityError, NotFound, sync
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest
 from datakit.data.shard import BLOCK_BYTES, Row, member_bytes, members
@@ -311,6 +312,31 @@ def test_findings_raise_as_one_sentence(damaged: Damaged) -> None:
     with pytest.raises(IntegrityError, match=r"^a\.tar: problem 0 \(and 2 more findings\)") as caught:
         worse.raise_findings()
     assert caught.value.subject == "a.tar"
+
+
+def test_findings_come_with_the_command_that_mends_them(damaged: Damaged) -> None:
+    """By a whole copy: `sync --repair` for what is damaged, `--delete` for what is too many, and then all is whole."""
+    copy = damaged.root.with_name("copy")
+    shutil.copytree(damaged.root, copy)
+    said = []
+    for spoil in (damaged.shard, damaged.root / "old.tar"), (damaged.root / "old.tar",), (damaged.shard,):
+        for path in spoil:
+            path.write_bytes(b"x")
+
+        with pytest.raises(IntegrityError) as caught:
+            verify(damaged.root).raise_findings()
+        said.append(str(caught.value.hint).partition("datakit sync ")[2])
+        words = said[-1].partition(";")[0].split()
+        assert words[-2:] == [words[-2], str(damaged.root)]
+        bound = 1 if "--delete" in words else None
+        sync(copy, damaged.root, repair="--repair" in words, delete=bound is not None, max_delete=bound)
+        verify(damaged.root).raise_findings()
+
+    assert [words.partition(" /")[0] for words in said] == [
+        "--repair --delete --max-delete N COPY",
+        "--delete --max-delete N SRC",
+        "--repair COPY",
+    ]
 
 
 def test_an_adapter_is_verified_file_by_file(tmp_path: Path) -> None:
