@@ -158,7 +158,10 @@ def _settle(
         on_event(Caution(f"{left_out.count} offenders are left out, {len(records.keys)} records are packed", hint=hint))
     if not len(records.keys):
         left = f" that can be packed, and {left_out.count} that cannot" if left_out.count else ""
-        raise InputError(f"{src} is empty: it holds no records{left}", subject=src)
+        hint = "Name a source that holds records, or say of what kind they are: --input"
+        if left_out.report is not None:
+            hint = f"Mend those that are listed in {left_out.report}"
+        raise InputError(f"{src} is empty: it holds no records{left}", hint=hint, subject=src)
     return left_out
 
 
@@ -194,7 +197,7 @@ def _rehearsal(sources: Sources, stores: Mapping[str, StoreOptions] | None) -> I
 
 def _crew(engine: str, workers: int | None, sources: Sources) -> Engine | Cluster:
     if workers is not None and workers < 1:
-        raise UsageError(f"--workers must be 1 or more, not {workers}", subject=workers)
+        raise UsageError(f"--workers is {workers}", hint="It must be 1 or more", subject=workers)
     if engine == "ray":
         return Cluster(workers)
     if workers is None:

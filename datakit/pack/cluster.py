@@ -140,7 +140,8 @@ def _answer(function: Callable[[Task], Result], task: Task) -> tuple[bool, Any]:
     except DatakitError as error:
         return False, error
     except Exception as error:  # noqa: BLE001 -- every error travels; one that would not is told in words
-        return False, DatakitError(f"{type(error).__name__}: {error}")
+        hint = "Please report it; --engine local --workers 1 keeps its traceback"
+        return False, DatakitError(f"{type(error).__name__}: {error}", hint=hint)
 
 
 def _first_line(error: BaseException) -> str:

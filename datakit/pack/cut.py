@@ -103,11 +103,12 @@ class PackSettings:
                 if value not in choices:
                     raise UsageError(f"{value!r} is not {noun}", hint=f"Choose {_either(choices)}", subject=name)
         if len(set(self.index)) < len(self.index):
-            raise UsageError(f"index names one of {list(self.index)} twice", subject="index")
+            raise UsageError(f"index names one of {list(self.index)} twice", hint="Name each once", subject="index")
         for name, least in (("bundle", 2), ("max_errors", 1), ("expected_edits", 1)):
             number = getattr(self, name)
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-                raise UsageError(f"{name} must be a whole number of {least} or more, not {number!r}", subject=name)
+                hint = f"It must be a whole number of {least} or more"
+                raise UsageError(f"{name} is {number!r}", hint=hint, subject=name)
         for name in (*self.splits, *([self.name] if self.name is not None else [])):
             check_name(name)
         if any(

@@ -171,6 +171,8 @@ def serve(rooms: Sequence[str], *, parent: int) -> None:
         try:
             data = pickle.dumps(answer, protocol=5)
         except Exception:  # noqa: BLE001 -- a foreign error that does not travel is told in words
-            data = pickle.dumps((False, DatakitError(f"{type(answer[1]).__name__}: {answer[1]}")), protocol=5)
+            hint = "Please report it; --workers 1 keeps its traceback"
+            told = DatakitError(f"{type(answer[1]).__name__}: {answer[1]}", hint=hint)
+            data = pickle.dumps((False, told), protocol=5)
         answers.write(data)
         answers.flush()

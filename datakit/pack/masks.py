@@ -25,6 +25,8 @@ import numpy.typing as npt
 
 from datakit.errors import InputError
 
+_TURNS = 'Write {"messages": [{"role": "user", "content": "..."}, ...]}'
+
 
 class TemplateRefusal(InputError):
     """A chat template refuses a conversation (templates raise where roles do not alternate, for example)."""
@@ -103,7 +105,7 @@ def draft(record: Mapping[str, Any], *, chat: Chat, ends: Ends, where: str) -> D
         return Draft((record["text"],), lambda ids: _joined((), ids[0], ends))
     raise InputError(
         f"{where} has neither messages, nor prompt and completion, nor text",
-        hint='Write {"messages": [{"role": "user", "content": "..."}, ...]}',
+        hint=_TURNS,
         subject=where,
     )
 
@@ -172,12 +174,14 @@ def _masked(whole: Sequence[int], bounds: Sequence[int], ends: Ends) -> Encoded:
 
 def _messages(value: Any, where: str) -> Sequence[Mapping[str, Any]]:
     if not isinstance(value, list) or not value:
-        raise InputError(f"{where}: messages is not a list of turns", subject=where)
+        raise InputError(f"{where}: messages is not a list of turns", hint=_TURNS, subject=where)
     for turn in value:
         if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
-            raise InputError(f"{where}: {turn!r:.80} is not a message with a role", subject=where)
+            raise InputError(f"{where}: {turn!r:.80} is not a message with a role", hint=_TURNS, subject=where)
         if not isinstance(turn.get("content"), str) and not turn.get("tool_calls"):
             raise InputError(
-                f"{where}: the content of a message is {turn.get('content')!r:.80}, not text", subject=where
+                f"{where}: the content of a message is {turn.get('content')!r:.80}, not text",
+                hint=_TURNS,
+                subject=where,
             )
     return value

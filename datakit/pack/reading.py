@@ -207,7 +207,8 @@ def find_part(
         raise UsageError(f"sample {key} has {len(names)} parts", hint=f"Name one: {', '.join(names)}", subject=key)
     name = part if part is not None else next(iter(row.parts))
     if name not in row.parts:
-        raise NotFound(f"sample {key} has no part {name}, it has {', '.join(row.parts)}", subject=f"{key}.{name}")
+        hint = f"Name one that it has: {', '.join(f'{key}.{each}' for each in row.parts)}"
+        raise NotFound(f"sample {key} has no part {name}", hint=hint, subject=f"{key}.{name}")
     place = row.parts[name]
     data = view.read(shard, place.offset, place.size)
     if crc32c(data) != place.crc32c:

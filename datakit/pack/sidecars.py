@@ -129,7 +129,10 @@ def dali_index(samples: Iterable[Stored], *, shard: str) -> bytes:
         words: list[object] = []
         for part, offset, size in sample.parts:
             if _SPACE.search(part):
-                raise InputError(f"{shard}: DALI cannot name the part {part!r}: it has white space", subject=part)
+                hint = "Rename that part, or leave out --index dali"
+                raise InputError(
+                    f"{shard}: DALI cannot name the part {part!r}: it has white space", hint=hint, subject=part
+                )
             words += [part, offset, size] if spaced else [part, offset, size, f"{sample.key}.{part}"]
         lines.append(" ".join(map(str, words)))
     return "".join(f"{line}\n" for line in lines).encode()
@@ -191,7 +194,8 @@ def write_side_files(
 def _check_energon_name(shard: str) -> None:
     if set(shard) & set("{}") or not shard.endswith(".tar"):
         rule = "it expands braces in the names of shards, which end with .tar"
-        raise InputError(f"Energon cannot name the shard {shard}: {rule}", subject=shard)
+        hint = "Rename it, or leave out --index energon"
+        raise InputError(f"Energon cannot name the shard {shard}: {rule}", hint=hint, subject=shard)
 
 
 def _energon_files(contents: Contents, counts: dict[str, int]) -> dict[str, bytes]:

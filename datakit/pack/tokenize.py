@@ -49,6 +49,7 @@ from datakit.storage.indexes import open_index
 ALGORITHM = 1
 IDS_PART, MASK_PART = "ids.npy", "mask.npy"
 _RECORD_PART = "json"
+_MEND = "Mend that record in its source, and pack it again"
 _BATCH = 1024
 """Records encoded together; the tokenizer spreads a batch over the cores."""
 
@@ -267,7 +268,11 @@ class _Work:
         place = row.parts.get(_RECORD_PART)
         where = f"sample {row.key} of {self.root / entry.name}"
         if place is None:
-            raise InputError(f"{where} has no part {_RECORD_PART}, it has {', '.join(row.parts)}", subject=row.key)
+            raise InputError(
+                f"{where} has no part {_RECORD_PART}, it has {', '.join(row.parts)}",
+                hint="Name a dataset that was packed from JSON lines: datakit pack chat.jsonl DATASET",
+                subject=row.key,
+            )
         content = bytes(data[place.offset : place.offset + place.size])
         if crc32c(content) != place.crc32c:
             raise IntegrityError(
@@ -278,13 +283,13 @@ class _Work:
         try:
             record = orjson.loads(content)
         except orjson.JSONDecodeError as error:
-            raise InputError(f"{where} is not JSON: {error}", subject=row.key) from None
+            raise InputError(f"{where} is not JSON: {error}", hint=_MEND, subject=row.key) from None
         if not isinstance(record, dict):
-            raise InputError(f"{where} is not a JSON object", subject=row.key)
+            raise InputError(f"{where} is not a JSON object", hint=_MEND, subject=row.key)
         try:
             return draft(record, chat=self.tokenizer, ends=self.ends, where=where)
         except TemplateRefusal as error:
-            raise InputError(f"{where}: {error}", subject=row.key) from None
+            raise InputError(f"{where}: {error.message}", hint=error.hint, subject=row.key) from None
 
 
 def _cut(key: str, encoded: Encoded, seq_len: int, counts: dict[str, int]) -> Sample | None:

@@ -23,6 +23,7 @@ from datakit.pack.masks import Ends, TemplateRefusal
 from datakit.storage.disk import at_door
 
 _ASKED = "datakit: a template asked for the date"
+_OTHER = "Mend that record, or name a template that takes it: --template FILE"
 _CHANCE = re.compile(r"""\|\s*random\b|\blipsum\s*\(|['"]random['"]""")
 """Jinja's own ways to draw at random: the filter, also by name in `map`, and the global."""
 
@@ -104,6 +105,8 @@ class Tokenizer:
                     add_generation_prompt=answer_next,
                 )
             )
+        except TemplateRefusal:
+            raise
         except Exception as error:  # noqa: BLE001 -- a template is a foreign program, it may raise anything
             if _ASKED in str(error):
                 raise InputError(
@@ -111,13 +114,14 @@ class Tokenizer:
                     hint="Set the date that it sees, and keep it: --date 2024-07-26",
                     subject=self._where,
                 ) from None
-            raise TemplateRefusal(f"the chat template says: {error}") from None
+            raise TemplateRefusal(f"the chat template says: {error}", hint=_OTHER) from None
 
     def _template(self, tools: Any) -> str:
         """The template without a clock and without chance."""
         template = str(self._tokenizer.get_chat_template(tools=tools))
         if _CHANCE.search(template):
-            raise TemplateRefusal("it draws at random, so its tokens would differ from run to run")
+            message = "the chat template draws at random, so its tokens would differ from run to run"
+            raise TemplateRefusal(message, hint=_OTHER)
         return _clock(self._date) + template if "strftime_now" in template else template
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -91,7 +91,7 @@ def test_pack_says_who_asked_for_splits(raw: Path) -> None:
         (["raw.jsonl", "ds", "--split", "a=1", "--split", "a=2"], 2, "each name once"),
         (["raw.jsonl", "ds", "--split", "a=-1"], 2, "not NAME=WEIGHT"),
         (["raw.jsonl", "s3://bucket/ds"], 2, "not to s3://bucket/ds"),
-        (["raw.jsonl", "ds", "--workers", "0"], 2, "--workers must be 1 or more"),
+        (["raw.jsonl", "ds", "--workers", "0"], 2, "--workers is 0\nhint: It must be 1 or more"),
         (["bad.jsonl", "ds"], 1, "bad.jsonl:2: not JSON"),
         (["array.jsonl", "ds"], 1, "array.jsonl[0]: a number, not a JSON object"),
         (["twice.jsonl", "ds"], 1, "twice.jsonl:2: its key a is that of twice.jsonl:1"),
@@ -221,7 +221,7 @@ def test_cat_writes_the_bytes_as_they_are(clean_room: Path) -> None:
     ("words", "said"),
     [
         (["cat", "ds", "nobody"], "has no sample 'nobody'"),
-        (["cat", "ds", "r00001.txt"], "has no part txt, it has json"),
+        (["cat", "ds", "r00001.txt"], "has no part txt\nhint: Name one that it has: r00001.json"),
         (["cat", "nowhere", "a"], "nowhere is not there"),
         (["verify", "."], "has no manifest.json"),
         (["tokenize", "s3://bucket/ds", "tok", "--model", "m"], "tokenize works on a local directory"),

@@ -108,7 +108,7 @@ def test_what_is_not_there_is_said_with_what_is(pairs: Path) -> None:
     """No such sample, no such part, several parts and none named."""
     with pytest.raises(NotFound, match="has no sample 'nobody'"):
         cat(pairs, "nobody")
-    with pytest.raises(NotFound, match="sample 0/img-0000 has no part png, it has jpg, json"):
+    with pytest.raises(NotFound, match=r"has no part png\. Name one that it has: 0/img-0000\.jpg, 0/img-0000\.json"):
         cat(pairs, "0/img-0000.png")
     with pytest.raises(UsageError, match="sample 0/img-0000 has 2 parts") as caught:
         cat(pairs, "0/img-0000")
