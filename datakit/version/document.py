@@ -90,7 +90,10 @@ def read_yaml(data: bytes, *, where: str) -> Any:
     try:
         return yaml.load(data, Loader=_Loader)  # noqa: S506 -- it is a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}", subject=where) from None
+        said = " ".join(str(error).split())
+        raise InputError(
+            f"{where} is not YAML: {said}", hint="Mend it, or take it from Git again", subject=where
+        ) from None
 
 
 def write_yaml(value: Any) -> bytes:

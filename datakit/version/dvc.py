@@ -31,6 +31,7 @@ DIR_SUFFIX = ".dir"
 SCHEMA = "2.0"
 """Of dvc.lock, since DVC 2.0."""
 
+_AGAIN = "Take it as it was from Git, or remove it and let DVC write it: dvc repro"
 _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
@@ -70,12 +71,12 @@ class Tree:
         try:
             members = {str(item["relpath"]): str(item["md5"]) for item in json.loads(data)}
         except (ValueError, TypeError, KeyError):
-            raise IntegrityError(f"{where} is not a .dir object of DVC", subject=where) from None
+            raise _damaged(f"{where} is not a .dir object of DVC", where) from None
         for path, md5 in members.items():
             if not _MD5.fullmatch(md5) or md5.endswith(DIR_SUFFIX):
-                raise IntegrityError(f"{where}: {md5!r:.60} of {path} is not an md5", subject=where)
+                raise _damaged(f"{where}: {md5!r:.60} of {path} is not an md5", where)
             if any(step in ("", ".", "..") for step in path.split("/")) or "\\" in path or "\0" in path:
-                raise IntegrityError(f"{where}: {path!r:.120} does not stay inside its directory", subject=where)
+                raise _damaged(f"{where}: {path!r:.120} does not stay inside its directory", where)
         return cls(members)
 
     def to_bytes(self) -> bytes:
@@ -123,7 +124,7 @@ class Out:
             InputError: It has no md5, or one of DVC 2.
         """
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
-            raise InputError(f"{where} has an entry without a path", subject=where)
+            raise InputError(f"{where} has an entry without a path", hint=_AGAIN, subject=where)
         path, md5 = value["path"], value.get("md5")
         if not isinstance(md5, str) or not _MD5.fullmatch(md5):
             raise InputError(f"{where} records no md5 of {path}", hint=f"Record it: dvc commit {path}", subject=path)
@@ -143,6 +144,11 @@ class Out:
         return value
 
 
+def _damaged(message: str, where: str) -> IntegrityError:
+    hint = "Record it anew where the data is whole: dvc commit, then dvc push"
+    return IntegrityError(message, hint=hint, subject=where)
+
+
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -155,7 +161,8 @@ def read_dvc_file(data: bytes, *, where: str) -> tuple[Out, ...]:
     """
     value = read_yaml(data, where=where)
     if not isinstance(value, Mapping) or not isinstance(value.get("outs"), list) or not value["outs"]:
-        raise InputError(f"{where} is not a .dvc file: it has no outs", subject=where)
+        hint = "Take it from Git again, or make it anew: dvc add PATH"
+        raise InputError(f"{where} is not a .dvc file: it has no outs", hint=hint, subject=where)
     return tuple(Out.from_json(item, where=where) for item in value["outs"])
 
 
@@ -237,12 +244,13 @@ class Lock:
         """
         value = read_yaml(data, where=where)
         if not isinstance(value, Mapping):
-            raise InputError(f"{where} is not a dvc.lock", subject=where)
+            raise InputError(f"{where} is not a dvc.lock", hint=_AGAIN, subject=where)
         if value.get("schema") != SCHEMA:
             found = value.get("schema", "1.0, of DVC 1")
-            raise UsageError(f"{where} has schema {found}; this datakit reads {SCHEMA}", subject=where)
+            hint = "Remove it and let DVC 3 write it: dvc repro; or upgrade: pip install --upgrade datakit"
+            raise UsageError(f"{where} has schema {found}; this datakit reads {SCHEMA}", hint=hint, subject=where)
         if not isinstance(value.get("stages", {}), Mapping):
-            raise InputError(f"{where} is not a dvc.lock: its stages are no mapping", subject=where)
+            raise InputError(f"{where} is not a dvc.lock: its stages are no mapping", hint=_AGAIN, subject=where)
         return cls(value, where=where)
 
     @property

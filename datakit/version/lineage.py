@@ -19,6 +19,7 @@ from typing import Any
 
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
+from datakit.storage.absent import not_there
 from datakit.storage.commit import newest, read_manifest
 from datakit.storage.disk import at_door
 from datakit.version.dvc import Tree
@@ -27,6 +28,7 @@ LINEAGE_NAME = "lineage.json"
 RUN_NAME = "run.json"
 SCHEMA = 1
 
+_TORN = "Take it from a whole copy: datakit sync --repair COPY DEST"
 _SOURCE = "source"
 """Under which a tokenized dataset's settings tell the dataset that it was made from."""
 
@@ -109,7 +111,8 @@ def read_lineage(directory: Path) -> dict[str, Any]:
     """
     path = directory / LINEAGE_NAME
     if not path.is_file():
-        raise NotFound(f"{directory} has no {LINEAGE_NAME}", subject=str(directory))
+        hint = "Name an adapter or checkpoint that datakit train made, or a dataset"
+        raise NotFound(f"{directory} has no {LINEAGE_NAME}", hint=hint, subject=str(directory))
     with at_door(path):
         return parse_lineage(path.read_bytes(), where=str(path))
 
@@ -123,7 +126,8 @@ def parse_lineage(data: bytes, *, where: str) -> dict[str, Any]:
     """
     lineage = _parse_json(data, where)
     if lineage.get("schema") != SCHEMA:
-        raise UsageError(f"{where} has schema {lineage.get('schema')!r}; this datakit reads {SCHEMA}", subject=where)
+        found, hint = lineage.get("schema"), "Upgrade: pip install --upgrade datakit"
+        raise UsageError(f"{where} has schema {found!r}; this datakit reads {SCHEMA}", hint=hint, subject=where)
     return lineage
 
 
@@ -178,7 +182,7 @@ def chain(path: Path | str) -> Link:
     """
     path = Path(path)
     if not path.exists():
-        raise NotFound(f"{path} is not there", subject=str(path))
+        raise not_there(path)
     if (path / RUN_NAME).is_file():
         return _run_link(path)
     manifest = read_manifest(path)
@@ -224,7 +228,8 @@ def _trained_link(kind: str, path: Path, digest: str | None, lineage: Mapping[st
 def _run_link(path: Path) -> Link:
     run = _read_json(path / RUN_NAME)
     if not _is_run(run):
-        raise InputError(f"{path / RUN_NAME} is not the record of a run", subject=str(path))
+        hint = f"Name its adapter or a checkpoint of it: ls {path}"
+        raise InputError(f"{path / RUN_NAME} is not the record of a run", hint=hint, subject=str(path))
     facts = {"attempts": len(run.get("attempts", [])), "settings": run.get("settings_digest")}
     if (path / "adapter").is_dir():
         return Link("run", path.resolve().name, None, facts, (chain(path / "adapter"),))
@@ -252,7 +257,7 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}", subject=where) from None
+        raise InputError(f"{where} is not JSON: {error}", hint=_TORN, subject=where) from None
     if not isinstance(value, dict):
-        raise InputError(f"{where} is not a JSON object", subject=where)
+        raise InputError(f"{where} is not a JSON object", hint=_TORN, subject=where)
     return value

@@ -16,7 +16,8 @@ from typing import Any
 
 from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, IntegrityError, NotFound, UsageError
+from datakit.errors import InputError, IntegrityError, UsageError
+from datakit.storage.absent import not_there
 from datakit.storage.commit import parse_manifest
 from datakit.storage.disk import at_door, hash_file
 from datakit.version.document import read_yaml
@@ -64,7 +65,7 @@ def find(path: Path) -> list[Found]:
     if path.is_file():
         return [Found(path.name, path, path.stat().st_size, None)]
     if not path.is_dir():
-        raise NotFound(f"{path} is not there", subject=str(path))
+        raise not_there(path)
     names = []
     for folder, folders, files in os.walk(path):
         folders[:] = [name for name in folders if name not in IGNORED]
@@ -202,7 +203,7 @@ def settings_now(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read: {error}", subject=str(path)) from None
+        raise InputError(f"{path} cannot be read: {error}", hint="Mend that file", subject=str(path)) from None
     return {name: _at(value, name) for name in names}
 
 

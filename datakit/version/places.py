@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from datakit.data.digest import damaged
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, UsageError
-from datakit.storage.absent import held_below
+from datakit.errors import DatakitError, InputError, NotFound, UsageError
+from datakit.storage.absent import held_below, not_there
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import newest
 from datakit.storage.moves import SyncSettings, patient
@@ -129,7 +130,7 @@ class Resolver:
         data = patient(view.location, SyncSettings()).fetch(view.location.key(LINEAGE_NAME)).data
         problem = manifest.member(LINEAGE_NAME).difference(data)
         if problem is not None:
-            raise IntegrityError(f"{where} {problem}", subject=where)
+            raise damaged(f"{where} {problem}", where)
         lineage = parse_lineage(data, where=where)
         return Named(text, lineage["data"], trained=f"{manifest.kind} {manifest.name}")
 
@@ -167,7 +168,7 @@ def _maker(lock: Path, beside: str | None) -> Pointer:
     """The stage of a dvc.lock that made another path."""
     graph = Graph.at(lock.parent)
     if graph is None:
-        raise NotFound(f"{lock} is not there", subject=str(lock))
+        raise not_there(lock)
     made = graph.maker(Path(beside)) if beside and "://" not in beside else None
     if made is None or beside is None:
         hint = f"Name the stage: {lock}:STAGE"

@@ -276,5 +276,6 @@ def _read_config(path: Path) -> dict[str, dict[str, str]]:
             # DVC indents its values by four spaces, which configparser takes for a continuation after an unindented one
             parser.read_string("\n".join(line.strip() for line in path.read_text(encoding="utf-8").splitlines()))
     except (configparser.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {type(error).__name__}", subject=str(path)) from None
+        hint = "Mend that file; dvc config --list says what is wrong with it"
+        raise InputError(f"{path} cannot be read: {type(error).__name__}", hint=hint, subject=str(path)) from None
     return {name: {key: value.strip("\"'") for key, value in parser.items(name)} for name in parser.sections()}

@@ -72,7 +72,8 @@ class Revision:
         if pointer is not None:
             data = self.file(str(pointer.file))
             if data is None:
-                raise NotFound(f"{self.rev} has no {pointer.file}", subject=str(self))
+                hint = f"List what it has: git ls-tree -r --name-only {self.rev}"
+                raise NotFound(f"{self.rev} has no {pointer.file}", hint=hint, subject=str(self))
             return pointer, data
         path = Path(os.path.normpath(self.path))
         absolute = Path(os.path.abspath(path))
@@ -125,4 +126,5 @@ def _git(*words: str) -> subprocess.CompletedProcess[bytes]:
     except FileNotFoundError:
         raise NotFound("git is not installed, and a revision was named", hint="Install git", subject="git") from None
     except subprocess.TimeoutExpired:
-        raise DatakitError(f"git {words[0]} has not answered in {_TIMEOUT_S} s") from None
+        hint = f"See what holds it up: git {' '.join(words)}"
+        raise DatakitError(f"git {words[0]} has not answered in {_TIMEOUT_S} s", hint=hint) from None

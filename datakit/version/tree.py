@@ -192,7 +192,7 @@ class TreeStore:
                 if found == md5.partition(".")[0]:
                     return data
             damaged.append(f"{place.url}/{object_key(md5)} has md5 {found}")
-            raise NotFound(f"{place.url} has it damaged", subject=key)  # the next place may have it whole
+            raise NotFound(f"{place.url} has it damaged", hint=_PUSH, subject=key)  # the next may have it whole
 
         try:
             return self._ask(key, whole)
@@ -213,7 +213,7 @@ class TreeStore:
         def look(place: Location) -> Location:
             found = place.store.head(place.key(object_key(md5))).bytes
             if found != self._sizes.get(key, found):
-                raise NotFound(f"{place.url} has it cut short", subject=key)  # the next place may have it whole
+                raise NotFound(f"{place.url} has it cut short", hint=_PUSH, subject=key)  # the next may have it whole
             return place
 
         return self._ask(key, look)
@@ -238,11 +238,17 @@ class TreeStore:
     def _md5(self, key: str) -> str:
         md5 = self.tree.members.get(key)
         if md5 is None:
-            raise NotFound(f"{self._url} has no file {key}", subject=f"{self._url}/{key}")
+            raise NotFound(f"{self._url} has no file {key}", hint=_holds(self.tree), subject=f"{self._url}/{key}")
         return md5
 
     def _fixed(self) -> Refused:
-        return Refused(f"{self._url} is a version that DVC records, and is not written to", subject=self._url)
+        message = f"{self._url} is a version that DVC records, and is not written to"
+        return Refused(message, hint="Record another: datakit sync SRC --to FILE.dvc", subject=self._url)
+
+
+def _holds(tree: Tree) -> str:
+    tops = sorted({name.partition("/")[0] for name in tree.members})
+    return f"It holds {', '.join(tops[:5])}{', ...' if tops[5:] else ''}"
 
 
 def open_tree(
@@ -277,7 +283,7 @@ def open_tree(
     whole = str(pointer).removesuffix(f"/{inside}") if inside else str(pointer)
     store = TreeStore(called or whole, out, places=places)
     if inside and not store.tree.below(inside).members:
-        raise NotFound(f"{whole} holds no folder {inside}", subject=str(pointer))
+        raise NotFound(f"{whole} holds no folder {inside}", hint=_holds(store.tree), subject=str(pointer))
     return Location(store, inside if store.is_dir else Path(out.path).name)
 
 
