@@ -164,9 +164,9 @@ def open_dataset(path: Path | str, *, verify: Verify = "crc") -> Dataset:
             f"{path} is not on a local disk", hint=f"Bring it here: datakit sync {path} DEST", subject=path
         )
     if verify not in get_args(Verify):
-        raise UsageError(f"verify is {verify!r}; it must be crc or none", subject=verify)
+        raise UsageError(f"verify is {verify!r}", hint="Choose crc or none", subject=verify)
     path = Path(path)
     manifest = read_manifest(path)
     if manifest.contents.samples == 0:
-        raise InputError(f"the dataset {path} holds no sample", subject=str(path))
+        raise InputError(f"the dataset {path} holds no sample", hint="Name one that does", subject=str(path))
     return Dataset(path, manifest, verify=verify)

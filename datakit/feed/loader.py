@@ -145,10 +145,13 @@ class Loader(Generic[T]):
         on_wait: Callable[[], None] | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
-            raise UsageError(f"rank {rank} is not one of {world_size} ranks")
+            raise UsageError(
+                f"rank {rank} is not one of {world_size} ranks", hint="Ranks count from 0 to world_size - 1"
+            )
         if num_workers < 0 or prefetch_factor < 1:
             raise UsageError(
-                f"num_workers {num_workers} must be at least 0, prefetch_factor {prefetch_factor} at least 1"
+                f"a loader cannot have num_workers {num_workers} with prefetch_factor {prefetch_factor}",
+                hint="num_workers must be at least 0, prefetch_factor at least 1",
             )
         self.dataset = dataset
         self.order = Order(len(dataset), digest=dataset.digest, seed=seed)
@@ -187,7 +190,10 @@ class Loader(Generic[T]):
             self._cursor = cursor
             yield batch
             if turn != self._turn:
-                raise UsageError("the loader was started anew, moved or closed while this iteration was under way")
+                raise UsageError(
+                    "the loader was started anew, moved or closed while this iteration was under way",
+                    hint="Use one iteration at a time, and begin a new one: for batch in loader",
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """The position as JSON: integers and the dataset's digest."""
@@ -209,7 +215,8 @@ class Loader(Generic[T]):
         """
         own = self.state_dict()
         if set(state) != set(own):
-            raise InputError(f"not a loader's state: it has {', '.join(sorted(state))}", subject=dict(state))
+            hint = "Give what a loader's state_dict() gave"
+            raise InputError(f"not a loader's state: it has {', '.join(sorted(state))}", hint=hint, subject=dict(state))
         names = {"digest": "data", "num_samples": "samples", "seed": "seed"}
         for field in ("format", "order_format", "digest", "num_samples", "seed"):
             if state[field] != own[field]:

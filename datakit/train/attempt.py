@@ -257,10 +257,12 @@ def check_words(resume: str, accept: Collection[str]) -> None:
         UsageError: One has not.
     """
     if resume not in get_args(Resume):
-        raise UsageError(f"--resume {resume!r} is not one of {', '.join(get_args(Resume))}", subject=resume)
+        hint = f"Choose {', '.join(get_args(Resume))}"
+        raise UsageError(f"--resume {resume!r} is not one of its words", hint=hint, subject=resume)
     for word in accept:
         if word not in get_args(Accept):
-            raise UsageError(f"--accept {word!r} is not one of {', '.join(get_args(Accept))}", subject=word)
+            hint = f"Choose {', '.join(get_args(Accept))}"
+            raise UsageError(f"--accept {word!r} is not one of its words", hint=hint, subject=word)
 
 
 def check_alone(environ: Mapping[str, str]) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from datakit.feed.dataset import Dataset
 from datakit.feed.mapped import Item
 
+_AGAIN = "Training reads tokenized samples: datakit tokenize DATASET DEST --model M"
+
 IGNORED = -100
 """The target of positions that are not learned; the value that torch's cross entropy leaves out by default."""
 
@@ -123,7 +125,7 @@ def check_tokenized(data: Dataset) -> None:
     if missing:
         raise InputError(
             f"{data.path} has no part {missing[0]}, it has {', '.join(data.parts)}",
-            hint="Training reads tokenized samples: datakit tokenize DATASET DEST --model M",
+            hint=_AGAIN,
             subject=str(data.path),
         )
 
@@ -152,6 +154,7 @@ def read_tokens(item: Item) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         raise InputError(
             f"sample {item.key}: ids are {ids.dtype} {ids.shape}, mask is {mask.dtype} {mask.shape}; "
             "both must be integers of the same length, at least one",
+            hint=_AGAIN,
             subject=item.key,
         )
     return ids, mask
@@ -161,7 +164,7 @@ def _read_npy(data: Buffer, where: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{where} is not an npy array: {error}", subject=where) from None
+        raise InputError(f"{where} is not an npy array: {error}", hint=_AGAIN, subject=where) from None
 
 
 def _one_pass(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Pass:

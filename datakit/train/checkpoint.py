@@ -38,6 +38,8 @@ OPTIMIZER_NAME = "optimizer.safetensors"
 STATE_NAME = "state.json"
 STATE_FORMAT = 1
 
+_OLDER = "Remove that checkpoint, and the one before it is taken"
+
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")
 """What torch's AdamW keeps of a parameter."""
 
@@ -100,8 +102,8 @@ class State:
         return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> State:
-        """From what `to_bytes` gave.
+    def from_bytes(cls, data: bytes, *, where: str = STATE_NAME) -> State:
+        """From what `to_bytes` gave; `where` it stands is for messages.
 
         Raises:
             InputError: The bytes are no such state.
@@ -110,7 +112,7 @@ class State:
         try:
             value = json.loads(data)
             if value["format"] != STATE_FORMAT:
-                message = f"{STATE_NAME} has format {value['format']!r}; this datakit reads {STATE_FORMAT}"
+                message = f"{where} has format {value['format']!r}; this datakit reads {STATE_FORMAT}"
                 raise UsageError(message, hint="Upgrade: pip install --upgrade datakit")
             return cls(
                 step=int(value["step"]),
@@ -130,7 +132,7 @@ class State:
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, DatakitError):
                 raise
-            raise InputError(f"{STATE_NAME} is not the state of a run: {error!r}") from None
+            raise InputError(f"{where} is not the state of a run: {error!r}", hint=_OLDER, subject=where) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,11 @@ def adapter_tensors(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, t
 def _finite(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise DatakitError(f"{name} holds values that are not finite; it is not saved", subject=name)
+            raise DatakitError(
+                f"{name} holds values that are not finite; it is not saved",
+                hint="Train from an earlier checkpoint with a lower train.learning_rate",
+                subject=name,
+            )
     return tensors
 
 
@@ -225,7 +231,7 @@ def load_state(path: Path) -> State:
         InputError: `state.json` is none.
     """
     with disk.at_door(path):
-        return State.from_bytes((path / STATE_NAME).read_bytes())
+        return State.from_bytes((path / STATE_NAME).read_bytes(), where=str(path / STATE_NAME))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -245,7 +251,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
         with disk.at_door(path):
             return load_file(path)
     except SafetensorError as error:
-        raise IntegrityError(f"{path} is not a safetensors file: {error}", subject=str(path)) from None
+        raise IntegrityError(f"{path} is not a safetensors file: {error}", hint=_OLDER, subject=str(path)) from None
 
 
 def restore(
@@ -264,7 +270,9 @@ def restore(
     ):
         if have != want:
             odd = min(have ^ want)
-            raise IntegrityError(f"{checkpoint.path}: its {kind} and this one's differ in {odd}", subject=odd)
+            raise IntegrityError(
+                f"{checkpoint.path}: its {kind} and this one's differ in {odd}", hint=_OLDER, subject=odd
+            )
     _check_shapes(checkpoint, parameters, moving)
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -291,4 +299,4 @@ def _check_shapes(
     for name, tensor, shape in pairs:
         if tuple(tensor.shape) != shape:
             message = f"{checkpoint.path}: {name} has shape {tuple(tensor.shape)}, this adapter's has {shape}"
-            raise IntegrityError(message, subject=name)
+            raise IntegrityError(message, hint=_OLDER, subject=name)

@@ -70,7 +70,8 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
     if not path.is_dir():
         raise NotFound(f"no base model at {path}", hint="Name a local directory with config.json", subject=str(path))
     if not (path / "config.json").is_file():
-        raise InputError(f"{path} holds no model: it has no config.json", subject=str(path))
+        hint = "Name the directory of a model as transformers saves it"
+        raise InputError(f"{path} holds no model: it has no config.json", hint=hint, subject=str(path))
     with contextlib.suppress(NotFound):
         manifest = _verified(path, quick=quick)
         return BaseModel(path, manifest.name, manifest.digest)
@@ -115,7 +116,9 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
             attn_implementation="sdpa",
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise InputError(f"{base.path} cannot be loaded as a causal model: {error}", subject=str(base.path)) from error
+        message = f"{base.path} cannot be loaded as a causal model: {error}"
+        hint = "Name a causal language model whose weights are in safetensors files, or fetch it again"
+        raise InputError(message, hint=hint, subject=str(base.path)) from error
     return model.to(device)
 
 
@@ -145,7 +148,10 @@ def attach_adapter(model: Any, recipe: Recipe) -> Any:
         with _quiet_peft():
             model = get_peft_model(model, config)
     except ValueError as error:
-        raise UsageError(f"train.targets {', '.join(recipe.targets)}: {error}", subject=recipe.targets) from None
+        message = f"train.targets {', '.join(recipe.targets)}: {error}"
+        found = {name.rpartition(".")[2] for name, each in model.named_modules() if isinstance(each, torch.nn.Linear)}
+        layers = ", ".join(sorted(found))
+        raise UsageError(message, hint=f"Its linear layers are {layers}", subject=recipe.targets) from None
     return model.to(device)
 
 

@@ -138,4 +138,4 @@ class Recipe:
 
 def _need(name: str, value: object, rule: str, *, ok: bool) -> None:
     if not ok:
-        raise UsageError(f"train.{name} is {value!r}; it must be {rule}", subject=name)
+        raise UsageError(f"train.{name} is {value!r}", hint=f"It must be {rule}", subject=name)
