@@ -180,9 +180,11 @@ def _from_file(path: Path | None) -> dict[str, _Given]:
     except PermissionError:
         raise NotAllowed(f"{where} may not be read", hint=f"Look at its permissions: ls -l {where}") from None
     except OSError as error:
-        raise UsageError(f"{where} is no settings file: {error.strerror}", subject=str(where)) from None
+        hint = f"Name a file, such as {FILE}: --params FILE"
+        raise UsageError(f"{where} is no settings file: {error.strerror}", hint=hint, subject=str(where)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}", subject=str(where)) from None
+        message = f"{where} is not YAML: {' '.join(str(error).split())}"
+        raise InputError(message, hint="Mend it there, or name another: --params FILE", subject=str(where)) from None
     _refuse_written_secrets(found)
     return found
 
@@ -216,7 +218,8 @@ def _entries(node: yaml.Node | None, where: Path, name: str) -> list[tuple[yaml.
     seen: set[object] = set()
     for key, _ in node.value:
         if key.value in seen:
-            raise InputError(f"{where} line {_line(key)}: {key.value} stands twice in {name}", subject=key.value)
+            message = f"{where} line {_line(key)}: {key.value} stands twice in {name}"
+            raise InputError(message, hint="Remove one of them", subject=key.value)
         seen.add(key.value)
     return list(node.value)
 
@@ -308,8 +311,8 @@ def _build(kind: type[T], group: str, given: Mapping[str, _Given]) -> T:
     except DatakitError as error:
         source = given.get(f"{group}.{error.subject}")
         message = error.message if error.message.startswith(group) else f"{group}: {error.message}"
-        hint = error.hint or (f"It was set by {source.origin}" if source else None)
-        raise UsageError(message, hint=hint, subject=error.subject) from None
+        place = f" ({source.origin})" if source else ""
+        raise UsageError(f"{message}{place}", hint=error.hint, subject=error.subject) from None
 
 
 def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
@@ -328,7 +331,7 @@ def _validated(hint: Any, name: str, given: _Given, *, secret: bool) -> object:
         except ValidationError as error:
             trouble.append(error.errors()[0]["msg"])
     shown = "***" if secret else repr(given.value)
-    raise UsageError(f"{name} is {shown} ({given.origin}): {trouble[0]}", subject=name)
+    raise UsageError(f"{name} is {shown} ({given.origin})", hint=trouble[0], subject=name)
 
 
 def _resolved(given: _Given, name: str, env: Mapping[str, str]) -> _Given:

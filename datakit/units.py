@@ -32,7 +32,7 @@ def parse_bytes(text: str | int) -> int:
     """
     if isinstance(text, int):
         if text < 0:
-            raise UsageError(f"a size cannot be negative: {text}", subject=text)
+            raise UsageError(f"a size cannot be negative: {text}", hint="Write 0 or more bytes", subject=text)
         return text
     match = _NUMBER.fullmatch(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
