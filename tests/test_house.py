@@ -240,6 +240,34 @@ def test_every_check_that_is_switched_off_says_why() -> None:
     assert house.silent_ignores() == []
 
 
+def test_every_error_says_what_to_do_next() -> None:
+    """An error of the tree is made with a hint; the few that have none carry the reason on the line."""
+    assert house.unhinted_errors() == []
+    assert sum(room.text.count("# no hint:") for room in house.rooms()) < 5
+
+
+def test_an_error_without_a_hint_is_found(tmp_path: Path) -> None:
+    """By its name, by that of a class derived from it, and made anew of another; a reason on the line lets it pass."""
+    (tmp_path / "errors.py").write_text(
+        "class Root(Exception): ...\nclass Gone(Root): ...\n"
+        "class Extra(Root):\n    def __init__(self):\n        super().__init__('x', hint='y')\n"
+    )
+    (tmp_path / "room.py").write_text(
+        "class Own(errors.Gone, Gone): ...\n"
+        "raise Gone('a')\nraise errors.Gone('a', hint=None)\nraise Own('a', hint='')\nraise type(error)('a')\n"
+        "raise Gone('a', hint=error.hint)\nraise Extra()\nraise Gone('a')  # no hint: no person sees it\n"
+    )
+
+    found = house.unhinted_errors(tmp_path)
+
+    assert found == [
+        "room line 2 makes Gone without a hint",
+        "room line 3 makes Gone without a hint",
+        "room line 4 makes Own without a hint",
+        "room line 5 makes an error without a hint",
+    ]
+
+
 def test_the_rules_find_what_is_wrong_in_a_bad_house(tmp_path: Path) -> None:
     """Each rule names the file and line that breaks it; a rule that finds nothing here could find nothing at all."""
     bad = tmp_path / "datakit"

@@ -142,6 +142,43 @@ def silent_ignores(package: Path = PACKAGE) -> list[str]:
     ]
 
 
+def unhinted_errors(package: Path = PACKAGE) -> list[str]:
+    """Where an error of the house's tree is made without a hint, and the line gives no reason after `no hint:`."""
+    found = rooms(package)
+    errors = _error_classes(found)
+    reasoned = re.compile(r"#\s*no hint:\s*\S.{5,}")
+    return [
+        f"{room.name} line {node.lineno} makes {_called(node) or 'an error'} without a hint"
+        for room in found
+        for node in ast.walk(room.tree)
+        if isinstance(node, ast.Call) and (_called(node) in errors or _is_remade(node)) and not _has_hint(node)
+        if not any(map(reasoned.search, room.text.splitlines()[node.lineno - 1 : node.end_lineno]))
+    ]
+
+
+def _error_classes(found: Sequence[Room]) -> set[str]:
+    """The classes of errors.py and what is derived from them anywhere, without those that bring a hint of their own."""
+    classes = [(room, node) for room in found for node in ast.walk(room.tree) if isinstance(node, ast.ClassDef)]
+    known = {node.name for room, node in classes if room.name == "errors"}
+    for _ in classes:
+        known |= {node.name for _, node in classes if known & {getattr(base, "id", "") for base in node.bases}}
+    return known - {node.name for _, node in classes if any(map(_is_hinting, ast.walk(node)))}
+
+
+def _is_hinting(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _called(node) == "__init__" and _has_hint(node)
+
+
+def _is_remade(call: ast.Call) -> bool:
+    """Whether it is `type(error)(...)`."""
+    return isinstance(call.func, ast.Call) and _called(call.func) == "type"
+
+
+def _has_hint(call: ast.Call) -> bool:
+    given = [word.value for word in call.keywords if word.arg == "hint"]
+    return any(not isinstance(value, ast.Constant) or value.value for value in given)
+
+
 def _lines_of_code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of the body; signature, docstring and functions inside are not counted."""
     body = list(node.body)
