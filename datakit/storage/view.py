@@ -71,7 +71,11 @@ class View:
             InputError: It is the manifest of something else.
             IntegrityError: The manifest contradicts itself.
         """
-        return self.manifest.contents
+        try:
+            return self.manifest.contents
+        except IntegrityError as error:
+            where = f"{self.where}/{MANIFEST_NAME}"
+            raise IntegrityError(f"{where}: {error.message}", hint=error.hint, subject=where) from None
 
     def index(self, shard: ShardEntry) -> Index:
         """The index of a shard, compared with the manifest; one request.

@@ -205,6 +205,20 @@ def test_a_damaged_index_is_not_believed(dataset: Path, faulty: FaultyServer, ch
     assert caught.value.hint == f"Mend it from another copy: datakit sync SRC {url} --repair"
 
 
+def test_a_manifest_that_contradicts_itself_is_named_and_the_hint_mends_it(dataset: Path, tmp_path: Path) -> None:
+    """`sync --repair` replaces it by that of a whole copy."""
+    sync(dataset, tmp_path / "copy")
+    manifest = dataset / MANIFEST_NAME
+    manifest.write_bytes(manifest.read_bytes().replace(b'"samples": 150', b'"samples": "many"'))
+
+    with pytest.raises(IntegrityError, match=r"ds/manifest\.json: the manifest's field samples is missing") as caught:
+        _ = open_view(dataset).contents
+    assert caught.value.hint == "Mend it from a whole copy: datakit sync --repair COPY DEST"
+    sync(tmp_path / "copy", dataset, repair=True)
+
+    assert open_view(dataset).contents.samples == 150
+
+
 def test_indexes_come_in_order_few_at_a_time(dataset: Path, faulty: FaultyServer) -> None:
     """Chosen shards in the order asked for; never more ahead than the concurrency."""
     view = open_view(publish(dataset, faulty), settings=SyncSettings(concurrency=2))
