@@ -16,7 +16,7 @@ POSIX.1-1988; for such members the bytes equal those of CPython's `tarfile.USTAR
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import adler32
 
@@ -138,6 +138,20 @@ def sample_digest(parts: Mapping[str, Buffer]) -> bytes:
     for part in sorted(parts):
         digest.update(digest_prefix(part) + len(parts[part]).to_bytes(8, "little"))
         digest.update(parts[part])
+    return digest.digest()
+
+
+def pieces_digest(parts: Iterable[tuple[str, int, Iterable[Buffer]]]) -> bytes:
+    """`sample_digest` of parts too large to be held.
+
+    Args:
+        parts: Name, size, and the bytes in pieces of each, sorted by name.
+    """
+    digest = xxhash.xxh3_128()
+    for part, size, pieces in parts:
+        digest.update(digest_prefix(part) + size.to_bytes(8, "little"))
+        for piece in pieces:
+            digest.update(piece)
     return digest.digest()
 
 

@@ -4,14 +4,14 @@ A sample is what webdataset, Energon and DALI take for one: files whose names ag
 slash. What those readers skip is skipped and counted: folders, hidden files, names without a dot, `__x__`. Two things
 are better than with them: parts of a sample that do not stand together are one sample, and a hard link is the bytes
 that it leads to. Whatever would be lost or guessed is a trouble, with its place: the same name twice, a symbolic link,
-a sparse or compressed file, damage. The tar is mapped and passes by once, whatever its size.
+a sparse or compressed file, damage. The tar passes by once, in pieces; it is not mapped, because others may cut it.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,16 +22,19 @@ from datakit.data.archive import Entry, entries
 from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.keys import SET_ASIDE, key_hash, split_name
-from datakit.data.shard import Part, Row, sample_digest
+from datakit.data.shard import Part, Row, pieces_digest
 from datakit.errors import IntegrityError
 from datakit.pack.writing import Totals
-from datakit.source.originals import changed_ns
+from datakit.source.originals import changed_ns, open_original
 from datakit.source.records import MAX_KEY_BYTES
 from datakit.source.troubles import Trouble
-from datakit.storage.disk import at_door, map_file
+from datakit.storage.disk import at_door, read_all
 
 DIGEST_BYTES = 4 * 2**20
 """Bytes digested at once, while the headers in them are still in the cache."""
+
+WINDOW_BYTES = 2 * DIGEST_BYTES
+"""Bytes held of a tar, so that headers, small parts and samples are read once and looked at several times."""
 
 MOST_TROUBLES = 100
 """Kept of one tar; a message lists fewer."""
@@ -91,16 +94,21 @@ def index_tar(tar: Tar) -> Indexed:
     Raises:
         NotFound, NotAllowed, NoSpace: As reading and writing files does.
     """
-    before = _stamp(tar.path)
-    data = map_file(tar.path)
-    reading = _Reading(tar.name, data, prefix=tar.prefix)
+    before, rows = _stamp(tar.path), list[Row]()
+    descriptor = open_original(str(tar.path))
     try:
-        reading.run()
+        reading = _Reading(tar.name, _Window(descriptor, before[0]), prefix=tar.prefix)
+        try:
+            reading.run()
+            reading.digest_to(before[0])
+            rows = reading.rows() if not reading.troubles else []
+            is_same = _stamp(tar.path) == before
+        except EOFError:
+            is_same = False
     finally:
-        reading.digest_to(len(data))
-    if _stamp(tar.path) != before:
+        os.close(descriptor)
+    if not is_same:
         reading.trouble(tar.name, "it changed while it was read", hint="Run the same command again when it is at rest")
-    rows = reading.rows()
     index = Index.from_rows(rows).to_bytes() if not reading.troubles else b""
     if tar.index_path is not None and not reading.troubles:
         with at_door(tar.index_path), open(tar.index_path, "xb") as file:
@@ -119,15 +127,48 @@ def index_tar(tar: Tar) -> Indexed:
     )
 
 
-def compressed(data: memoryview) -> str | None:
+def compressed(head: bytes) -> str | None:
     """The compression that a file begins like, or None."""
-    return next((name for magic, name in _COMPRESSED.items() if bytes(data[: len(magic)]) == magic), None)
+    return next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None)
+
+
+class _Window:
+    """A file that passes by, of which a stretch is held.
+
+    Args:
+        descriptor: The file.
+        size: Its bytes.
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        self._descriptor = descriptor
+        self._held = memoryview(b"")
+        self._start = 0
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Bytes from an offset on, fewer only at the end.
+
+        Raises:
+            EOFError: The file was cut.
+        """
+        size = min(size, max(0, self.size - offset))
+        if not self._start <= offset <= offset + size <= self._start + len(self._held):
+            self._held, self._start = memoryview(read_all(self._descriptor, max(size, WINDOW_BYTES), offset)), offset
+            if len(self._held) < size:
+                raise EOFError(offset)
+        return self._held[offset - self._start : offset - self._start + size]
+
+    def pieces(self, offset: int, size: int) -> Iterator[memoryview]:
+        """A stretch in pieces of a few megabytes."""
+        for at in range(offset, offset + size, DIGEST_BYTES):
+            yield self.read(at, min(DIGEST_BYTES, offset + size - at))
 
 
 class _Reading:
     """A tar while it passes by."""
 
-    def __init__(self, name: str, data: memoryview, *, prefix: str) -> None:
+    def __init__(self, name: str, data: _Window, *, prefix: str) -> None:
         self.name = name
         self._prefix = prefix
         self.digester = Digester()
@@ -144,12 +185,11 @@ class _Reading:
 
     def run(self) -> None:
         """Walk the members."""
-        if (kind := compressed(self._data)) is not None:
+        if (kind := compressed(bytes(self._data.read(0, 8)))) is not None:
             self.trouble(self.name, f"it is compressed ({kind}), so no byte of it can be read by its place")
             return
-        view = self._data
         try:
-            for entry in entries(lambda offset, size: view[offset : offset + size], len(view)):
+            for entry in entries(self._data.read, self._data.size):
                 self._take(entry)
                 if entry.offset + entry.size - self._digested >= DIGEST_BYTES:
                     self.digest_to(entry.offset + entry.size)
@@ -166,10 +206,9 @@ class _Reading:
 
     def digest_to(self, stop: int) -> None:
         """Let the file's own digests take what has passed by."""
-        while self._digested < stop:
-            now = self._data[self._digested : min(self._digested + DIGEST_BYTES, stop)]
-            self.digester.update(now)
-            self._digested += len(now)
+        for piece in self._data.pieces(self._digested, stop - self._digested):
+            self.digester.update(piece)
+        self._digested = max(stop, self._digested)
 
     def rows(self) -> list[Row]:
         """A row for each sample, in the order in which samples begin."""
@@ -193,8 +232,10 @@ class _Reading:
             else:
                 self.linked += self._add(entry.name, place)
         else:
-            content = self._data[entry.offset : entry.offset + entry.size]
-            place = Part(entry.offset, entry.size, crc32c(content))
+            crc = 0
+            for piece in self._data.pieces(entry.offset, entry.size):
+                crc = crc32c(piece, crc)
+            place = Part(entry.offset, entry.size, crc)
             self._files[entry.name] = place
             self._add(entry.name, place)
 
@@ -235,8 +276,8 @@ class _Reading:
         self._last = None
 
     def _digest(self, key: str) -> bytes:
-        places = self._parts[key]
-        return sample_digest({part: self._data[at.offset : at.offset + at.size] for part, at in places.items()})
+        places = sorted(self._parts[key].items())
+        return pieces_digest((part, at.size, self._data.pieces(at.offset, at.size)) for part, at in places)
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

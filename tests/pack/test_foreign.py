@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 
-from datakit.data.digest import entry_of
+from datakit.data.archive import entries
+from datakit.data.digest import crc32c, entry_of
 from datakit.data.index import Index
 from datakit.data.shard import Row, Sample, sample_digest
+from datakit.pack import foreign
 from datakit.pack.foreign import MOST_TROUBLES, Indexed, Tar, index_tar
+from datakit.storage.disk import hash_file
 from support.peers import webdataset_samples
 from support.samples import SAMPLES, shard_of
 from support.tars import files_of, pairs, write_tar, write_webdataset
@@ -240,3 +247,50 @@ def test_a_tar_that_changes_while_it_is_read_is_a_trouble(tmp_path: Path, monkey
     monkeypatch.setattr(foreign._Reading, "run", touched)
 
     assert troubles(path) == ["a.tar: it changed while it was read"]
+
+
+def test_a_tar_that_is_cut_while_it_is_read_is_a_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file would end the process (SIGBUS); here it is said, and nothing is indexed."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as out:
+        for number in range(4):
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = 6 * 2**20
+            out.addfile(info, io.BytesIO(bytes([number + 1]) * info.size))
+
+    def cutting(*words: Any) -> Iterator[Any]:
+        for entry in entries(*words):
+            yield entry
+            os.truncate(path, 7 * 2**20)
+
+    monkeypatch.setattr(foreign, "entries", cutting)
+
+    indexed = index_tar(Tar(path, "x.tar", tmp_path / "x.index.arrow"))
+
+    assert [str(trouble) for trouble in indexed.troubles] == ["x.tar: it changed while it was read"]
+    assert not (tmp_path / "x.index.arrow").exists()
+
+
+def test_a_tar_is_read_in_pieces(tmp_path: Path) -> None:
+    """Of 64 MiB in one part, and parts around it, a few windows are held; digests are those of the whole."""
+    parts = {"a.bin": os.urandom(2**26), "a.txt": b"small", "b.bin": os.urandom(9 * 2**20), "b.txt": b"more"}
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as out:
+        for name, data in parts.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+    tracemalloc.start()
+    try:
+        indexed = index_tar(Tar(path, "x.tar", tmp_path / "x.index.arrow"))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    rows = Index.from_buffer((tmp_path / "x.index.arrow").read_bytes()).rows()
+    assert indexed.shard == hash_file(path)
+    assert [row.digest for row in rows] == [
+        sample_digest({part: parts[f"{key}.{part}"] for part in ("bin", "txt")}) for key in "ab"
+    ]
+    assert rows[0].parts["bin"].crc32c == crc32c(parts["a.bin"])
+    assert most < 2**25
