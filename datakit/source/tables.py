@@ -196,9 +196,22 @@ def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
                 if values:
                     yield begins, _csv_row(header, values, task.naming.key_field)
         except (csv.Error, UnicodeDecodeError) as error:
-            said = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            said = str(error)
+            if isinstance(error, UnicodeDecodeError):  # of a stretch that was decoded ahead
+                said, line = "it is not UTF-8", _first_undecodable(task.file.path) or line
             hint = "Save it as UTF-8, with quotes doubled inside quotes"
             raise InputError(f"{name} cannot be read from line {line} on: {said}", hint=hint, subject=name) from None
+
+
+def _first_undecodable(path: str) -> int | None:
+    """Number of the first line that is not UTF-8; a line feed is no part of a longer letter."""
+    with reading(path) as file:
+        for number, data in enumerate(file, start=1):
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                return number
+    return None
 
 
 def _check_header(name: str, header: Sequence[str]) -> None:
