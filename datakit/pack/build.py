@@ -252,7 +252,8 @@ def _target(src: str | Path, dest: str | Path) -> Path:
             subject=str(dest),
         )
     target = Path(os.path.abspath(dest))
-    if not is_remote(src) and target.is_relative_to(os.path.abspath(str(src).removeprefix("file://"))):
+    source = os.path.realpath(str(src).removeprefix("file://"))
+    if not is_remote(src) and Path(os.path.realpath(dest)).is_relative_to(source):
         raise UsageError(
             f"{dest} lies inside the source {src}", hint="Name a destination outside it", subject=str(dest)
         )

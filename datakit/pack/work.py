@@ -153,7 +153,7 @@ class Work:
         self.num_built = len(jobs)
         with self.memory.workroom(room) as place_:
             try:
-                return build_all(
+                built = build_all(
                     jobs,
                     records=self.records,
                     local=self.local,
@@ -169,6 +169,8 @@ class Work:
                 # what others need to end their work is room, and the next pack can build this again
                 self.memory.forget_built(job.shard.task for job in jobs)
                 raise
+        self.local.check()
+        return built
 
     def _settled(self, shard: PlannedShard) -> bool:
         return self.records.newest_ns(shard.positions) < self.listed_ns - RACY_NS

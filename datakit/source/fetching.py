@@ -18,13 +18,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
+from datakit.errors import InputError
 from datakit.machine import cores
 from datakit.source.files import FileBatch
+from datakit.source.originals import Version, version_of
+from datakit.source.originals import changed as changed_original
 from datakit.source.records import Batch
 from datakit.source.scan import Sources, is_remote, open_source
 from datakit.source.spans import LineFile
@@ -63,15 +66,36 @@ class Fetched:
         lines: For kinds that are read while they are listed, each file in plain form.
         spool: Where more may be laid down.
         remote: What brings files, where they are in a store and come batch by batch.
+        versions: Of local files that records are read from, or copies of them, the version that was listed, by path.
     """
 
     def __init__(
-        self, root: str, *, lines: Sequence[LineFile] = (), spool: Path, remote: Fetcher | None = None
+        self,
+        root: str,
+        *,
+        lines: Sequence[LineFile] = (),
+        spool: Path,
+        remote: Fetcher | None = None,
+        versions: Mapping[str, Version] | None = None,
     ) -> None:
         self.root = root
+        self._versions = versions or {}
         self.lines = tuple(lines)
         self.spool = spool
         self._remote = remote
+
+    def check(self) -> None:
+        """See that files are what was listed, before something is made of them that says so.
+
+        What was read of them was compared already; this also finds what was added, and what was read as a copy. Files
+        of a folder are compared whole when each is read, and are not looked at again.
+
+        Raises:
+            InputError: One changed.
+        """
+        for path, version in self._versions.items():
+            if version_of(path) != version:
+                raise changed_original(path)
 
     @property
     def requests(self) -> int:
@@ -143,13 +167,15 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
             if sources.kind != "files":
                 remote.lay_down([*sources.files, *sources.beside])
         lines: list[LineFile] = []
+        versions: dict[str, Version] = {}
         if sources.kind != "files":
+            versions = {os.path.join(root, file.name): file.version for file in sources.files if file.version}
             lay = lines_file if sources.kind == "jsonl" else plain_file
             # decompressing does not hold the interpreter
             with ThreadPoolExecutor(cores()) as pool:
                 plain = pool.map(lambda file: lay(root, file, spool), sources.files)
                 lines = [one._replace(name=shown(one.name)) for one in plain]
-        yield Fetched(root, lines=lines, spool=spool, remote=remote)
+        yield Fetched(root, lines=lines, spool=spool, remote=remote, versions=versions)
 
 
 class _Range(NamedTuple):
@@ -203,9 +229,11 @@ class Fetcher:
         """Lay each file down by itself.
 
         Raises:
+            InputError: One is also the folder of another.
             Refused: An object is not the one that was listed.
             IntegrityError: The bytes of one are not those of its tag, however often they are asked for.
         """
+        self._refuse_clashes(files)
         for folder in {(self._root / file.name).parent for file in files}:
             disk.make_dirs(folder)
         for _ in self._pool.map(self._lay_small, [file for file in files if file.bytes <= SMALL_BYTES]):
@@ -283,6 +311,18 @@ class Fetcher:
             if not missing:
                 return
         raise etags.torn(f"{self._store.url}/{self._key(missing[0])}", subject=missing[0].name)
+
+    def _refuse_clashes(self, files: Sequence[SourceFile]) -> None:
+        """See that no object is also the folder of another, which a store may hold and a disk cannot."""
+        names = {file.name for file in files}
+        for file in files:
+            above = next((str(folder) for folder in PurePosixPath(file.name).parents if str(folder) in names), None)
+            if above is not None:
+                raise InputError(
+                    f"{self._store.url}/{self._key(file)} lies below {above}, which is an object and no folder",
+                    hint="Rename one of the two, or pack them from two prefixes",
+                    subject=[above, file.name],
+                )
 
     def _named(self, names: Sequence[str]) -> list[SourceFile]:
         with self._guard:

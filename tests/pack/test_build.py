@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -482,3 +484,62 @@ def test_a_manifest_that_contradicts_itself_is_not_packed_over(tmp_path: Path) -
 
     with pytest.raises(IntegrityError, match="says layout digest 0"):
         small_pack(raw, tmp_path / "ds")
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.csv", "x.json", "x.tar"])
+@pytest.mark.parametrize("change", ["grown", "rewritten", "gone"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_that_changes_after_it_was_listed_is_refused(
+    tmp_path: Path, name: str, change: str, again: bool
+) -> None:
+    """Whatever was read of it is no longer what is there; also where no shard has to be built. Nothing is committed."""
+    path = write_source(tmp_path / name)
+    if again:
+        small_pack(path, tmp_path / "ds")
+    before = visible(tmp_path / "ds") if again else None
+
+    def spoil(event: Event) -> None:
+        if isinstance(event, Progress) and event.task == "pack":
+            if change == "grown":
+                with path.open("ab") as file:
+                    file.write(bytes(512))
+            elif change == "rewritten":
+                path.write_bytes(path.read_bytes())
+            else:
+                path.unlink(missing_ok=True)
+
+    with pytest.raises(InputError, match=rf"{name} .*(changed while it was packed|is not what it was)"):
+        pack(path, tmp_path / "ds", settings=PackSettings(shard_size="16KiB"), workers=1, on_event=spoil)
+
+    assert (visible(tmp_path / "ds") if again else None) == before
+    assert again or not (tmp_path / "ds").exists()
+
+
+def write_source(path: Path) -> Path:
+    """Some records in a file of any kind."""
+    lines = raw_lines(60)
+    if path.suffix == ".tar":
+        with tarfile.open(path, "w") as tar:
+            for number, line in enumerate(lines):
+                info = tarfile.TarInfo(f"{number:04d}.json")
+                info.size = len(line)
+                tar.addfile(info, io.BytesIO(line))
+    elif path.suffix == ".csv":
+        path.write_bytes(b"id,n\n" + b"".join(b"r%d,%d\n" % (number, number) for number in range(60)))
+    elif path.suffix == ".json":
+        path.write_bytes(b"[" + b",".join(lines) + b"]")
+    else:
+        data = b"".join(line + b"\n" for line in lines)
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_a_destination_inside_the_source_is_seen_through_links(tmp_path: Path) -> None:
+    """It would be packed the next time."""
+    write_lines(tmp_path / "raw/x.jsonl", raw_lines(3))
+    (tmp_path / "link").symlink_to(tmp_path / "raw")
+
+    for src, dest in (("link", "raw/out"), ("raw", "link/out"), ("link", "link/deep/out")):
+        with pytest.raises(UsageError, match="lies inside the source"):
+            pack(tmp_path / src, tmp_path / dest)
+    assert [path.name for path in (tmp_path / "raw").iterdir()] == ["x.jsonl"]

@@ -312,3 +312,15 @@ def test_an_error_lets_no_thread_write_on(
 
     assert running == []
     assert memory.requests.get < 40
+
+
+def test_an_object_that_is_also_a_folder_is_named(memory: MemoryStore, tmp_path: Path) -> None:
+    """A store may hold both, a disk cannot: the key is told, not our own place."""
+    memory.write("raw/x.jsonl", b'{"id": "a"}\n')
+    memory.write("raw/x.jsonl/y.jsonl", b'{"id": "b"}\n')
+
+    with (
+        pytest.raises(InputError, match=r"raw/x\.jsonl/y\.jsonl lies below x\.jsonl, which is an object and no folder"),
+        fetched(scan("memory://bucket/raw"), tmp_path / "spool"),
+    ):
+        raise AssertionError("it is fetched")
