@@ -46,11 +46,15 @@ $(STAMP):
 	  f"datakit needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. Try: make PYTHON=python3.11")'
 	@echo "Installing $$(grep -c == requirements.lock) pinned packages into .venv (once, about two minutes)" >&2
 	@rm -f .venv/.locked-*
+	@echo "  1 of 4: an empty environment" >&2
 	@$(PYTHON) -m venv --clear .venv
+	@echo "  2 of 4: download and unpack, the longest step" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements.lock
 	@# torch's build for a CPU asks for nothing more, its build for GPUs for CUDA libraries, which the lock cannot know
+	@echo "  3 of 4: what this machine's torch asks for, and datakit itself" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock torch
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# pip compiles on one core; some packages ship test files that are not meant to compile
+	@echo "  4 of 4: compile" >&2
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
 	@touch $@

@@ -128,18 +128,22 @@ def _intention(plan: Preview) -> str:
 def _plan_facts(plan: Preview) -> dict[str, object]:
     from datakit.units import format_count
 
-    epochs = plan.steps / plan.steps_per_epoch
     facts: dict[str, object] = {
         "data": f"{plan.data.split()[0]}, {format_count(plan.samples)} samples",
         "base model": plan.base_model.split()[0],
         "a step": f"{plan.samples_per_step} samples",
-        "epochs": f"{epochs:.1f}, each of {plan.steps_per_epoch} steps",
+        "epochs": _epochs(plan.steps / plan.steps_per_epoch, plan.steps_per_epoch),
     }
     if plan.left_out:
         facts["left out"] = f"{plan.left_out} samples at the end of each epoch"
     if plan.resumes_from:
         facts["resumes from"] = plan.resumes_from
     return facts | ({"write-back": plan.write_back} if plan.write_back else {})
+
+
+def _epochs(number: float, steps: int) -> str:
+    """How often every sample is seen; of a part of an epoch, which part."""
+    return f"{number:.1f}, each of {steps} steps" if number >= 1 else f"{number:.2%} of one, which has {steps} steps"
 
 
 def _sentence(result: TrainResult) -> str:

@@ -69,6 +69,7 @@ class Upload:
         self._back: WriteBack | None = None
         self._started = False
         self._told: set[tuple[str, str]] = set()
+        self._verified: set[str] = set()
         self._trouble: dict[str, str] = {}
         self._run = run
         self._adapter: str | None = None
@@ -185,8 +186,9 @@ class Upload:
         name = said.path.name
         if isinstance(said, Published):
             self._seen = True
-            self._trouble.pop(name, None)
-            self._on_event(Note(f"{name} is verified at {said.dest}"))
+            if self._trouble.pop(name, None) is not None or said.dest not in self._verified:
+                self._on_event(Note(f"{name} is verified at {said.dest}"))
+            self._verified.add(said.dest)  # the last one is offered again at the end, and is no news then
             return
         self._trouble[name] = said.message
         if (name, said.message) not in self._told:

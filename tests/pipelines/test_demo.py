@@ -38,6 +38,7 @@ def test_the_demo_ends_with_an_adapter_and_one_table(checkout: Path) -> None:
     said = (checkout / "first.txt").read_text()
 
     assert sorted(stages_run(said)) == sorted(ALL)
+    assert said.index("Use `dvc push`") < said.index("dvc remote add --default NAME URL") < said.index("\nDone.")
     rows = dict(line.split("  ", 1) for line in said[said.index("\nDone.") :].splitlines() if "  " in line)
     assert rows["records"].strip().startswith("150 conversations")
     assert rows["adapter"].strip().startswith("models/adapter")

@@ -22,10 +22,14 @@ from datakit.events import Caution, Event, Note
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import verify_commit
 from datakit.storage.sync import sync
+from datakit.storage.writeback import Failed, Published, WriteBack
+from datakit.train import upload as upload_room
 from datakit.train.loop import train
 from datakit.train.recipe import Recipe
 from datakit.train.result import TrainResult
 from datakit.train.shelf import copy_name
+from datakit.train.signals import StopRequest
+from datakit.train.upload import Upload
 from support.cli import Answer, datakit, datakit_process, environment, start
 from support.commits import make_commit
 from support.faulty import Fault, faulty_server
@@ -88,6 +92,31 @@ def test_everything_is_verified_at_the_destination(
         (f"step-{step:08d}", "verified") for step in (2, 4, 6)
     ]
     assert bytes_of(tmp_path / "fetched") == bytes_of(result.adapter)
+
+
+class Repeating(WriteBack):
+    """A write-back whose agent had a commit under way when it was offered again, and so tells of it twice."""
+
+    def poll(self) -> list[Published | Failed]:
+        return [each for each in super().poll() for _ in range(2)]
+
+
+def test_what_is_offered_again_while_it_is_under_way_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint is, at the end of a training; that its copy is there is news once."""
+    monkeypatch.setattr(upload_room, "WriteBack", Repeating)
+    step = tmp_path / "run" / "checkpoints" / "step-00000006"
+    make_commit(step, {"state.json": b"{}"}, kind="checkpoint")
+    events: list[Event] = []
+
+    with Upload(str(tmp_path / "cold"), run=tmp_path / "run", stores=None, on_event=events.append) as upload:
+        upload.start()
+        upload.offer(step)
+        missing = upload.finish(StopRequest())
+
+    assert missing == {}
+    assert events == [Note(f"{step.name} is verified at {tmp_path / 'cold' / step.name}")]
 
 
 def test_a_fresh_machine_goes_on_from_the_destination(
@@ -348,12 +377,15 @@ def test_a_dry_run_tells_and_writes_nothing(tokens_dir: Path, base_dir: Path, tm
     before = sorted(str(path) for path in run.rglob("*"))
 
     finished = datakit(*command(tokens_dir, base_dir, run, "--dry-run"))
+    brief = datakit(*command(tokens_dir, base_dir, tmp_path / "brief", "--dry-run", "--steps", 1))
     refused = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--seed", 9))
 
     plan = fresh.json["result"]
     assert not nothing
     assert (plan["steps_done"], plan["steps_per_epoch"], plan["left_out"], plan["samples"]) == (0, 3, 1, 13)
     assert "is finished: 6 steps" in finished.stderr
+    assert "2.0, each of 3 steps" in finished.stderr
+    assert "33.33% of one, which has 3 steps" in brief.stderr
     assert refused.code == 3
     assert "--accept settings" in refused.stderr
     assert sorted(str(path) for path in run.rglob("*")) == before
