@@ -40,6 +40,16 @@ _DEATH_S = 1.0
 """A worker's end is seen on its pipe a moment before the system reports it."""
 
 
+_HINTS = {
+    -signal.SIGKILL: "The system kills what takes too much memory: try fewer workers (train.num_workers). "
+    "The same command continues",
+    # a mapped file that ends before its map does, or shared memory that has no room for a batch: mmap(2), shm_open(3)
+    -signal.SIGBUS: "A file of the dataset was cut while it was read, or shared memory is full. Look at both: datakit "
+    "verify DATASET, which datakit sync --repair SRC DATASET mends, and df /dev/shm",
+}
+"""What to do about a worker that ended so; nothing about its data is promised that is not known."""
+
+
 class Workers(Generic[T]):
     """Processes that each hold `fetch`.
 
@@ -198,11 +208,8 @@ def _check_alive(running: Any, *, patience_s: float) -> None:
         how = "is gone"  # somebody else has waited for it: the system tells its end once
         if code is not None:
             how = f"was killed (signal {-code})" if code < 0 else f"ended by itself (exit code {code})"
-        memory = "The system kills what takes too much memory: try fewer workers (train.num_workers). "
-        raise DatakitError(
-            f"a loader worker {how} while the next batch was waited for",
-            hint=(memory if code == -signal.SIGKILL else "") + "The same command continues",
-        ) from None
+        hint = _HINTS.get(code or 0, "The same command continues")
+        raise DatakitError(f"a loader worker {how} while the next batch was waited for", hint=hint) from None
 
 
 def _abandon(running: Any) -> None:

@@ -350,6 +350,20 @@ def test_a_killed_worker_is_one_clear_error_not_a_hang(dataset: Dataset, workers
     assert set(multiprocessing.active_children()) <= set(before)
 
 
+def test_a_worker_that_met_a_cut_file_is_not_promised_to_go_on(dataset: Dataset) -> None:
+    """SIGBUS tells of data or shared memory that is not as it was: the same command ends in the same way."""
+    loader = Loader(dataset, batch_size=1, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    batches = iter(loader)
+
+    os.kill(next(batches), signal.SIGBUS)
+
+    with pytest.raises(DatakitError, match=rf"a loader worker was killed \(signal {int(signal.SIGBUS)}\)") as caught:
+        list(batches)
+    loader.close()
+    assert "continues" not in str(caught.value.hint)
+    assert "datakit sync --repair SRC DATASET" in str(caught.value.hint)
+
+
 def test_a_worker_that_dies_while_nobody_waits_for_it_disturbs_nothing(dataset: Dataset) -> None:
     """No exception comes out of the blue: the program is told when it asks for the batch."""
     loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from datakit.data.digest import PART_BYTES, entry_of
 from datakit.data.index import Index
 from datakit.data.shard import Sample
 from datakit.feed.mapped import Item, MappedShard, Verify
+from support.cli import environment
 from support.samples import SAMPLES, shard_of
+from support.tiny import text_samples, write_dataset
 
 LARGE = [Sample(f"s{n}", {"bin": bytes([n]) * (PART_BYTES * 2 // 5)}) for n in range(7)]
 """Seven samples over three blocks; the third and the fifth lie in two."""
@@ -120,3 +124,41 @@ def test_another_size_is_refused_at_once(tmp_path: Path) -> None:
 
     with pytest.raises(IntegrityError, match=rf"s.tar has {entry.bytes - 512} bytes, the manifest says {entry.bytes}"):
         MappedShard(shard.path, entry=entry, index=shard.index, first=0, verify="crc")
+
+
+CUT = """
+import os, sys, time
+from pathlib import Path
+from datakit import IntegrityError, open_dataset
+
+dataset = open_dataset(sys.argv[1], verify=sys.argv[3])
+if sys.argv[2] == "alone":
+    dataset[0]
+else:
+    samples = iter(dataset)
+    next(samples)
+os.truncate(next(Path(sys.argv[1]).glob("*.tar")), 4096)
+time.sleep(0.05)  # the size is believed for 10 ms
+try:
+    dataset[599] if sys.argv[2] == "alone" else list(samples)
+except IntegrityError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "in order"])
+@pytest.mark.parametrize("verify", ["crc", "none"])
+def test_a_shard_that_is_cut_while_it_is_mapped_is_an_error_and_no_signal(
+    tmp_path: Path, how: str, verify: str
+) -> None:
+    """A look behind the end of a mapped file is SIGBUS, which ends a trainer without a word."""
+    write_dataset(tmp_path / "ds", text_samples(600), per_shard=600)
+
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(tmp_path / "ds"), how, verify],
+        capture_output=True, text=True, env=environment(), check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "has 4096 bytes since a moment ago, the manifest says" in done.stdout
+    assert f"datakit sync --repair SRC {tmp_path / 'ds'}" in done.stdout
