@@ -1,8 +1,9 @@
 """copies: how far the copy of each commit in a colder tier is: staged, uploading, verified or failed.
 
 One JSON file a commit, in the queue directory of a run, so that nothing is lost with the trainer, its agent or the
-machine's patience. `verified` tells of the moment when the copy was made; whether the store holds it still, only the
-store knows. `lost` compares the two, and what is lost is staged again or forgotten. Does not talk to a store.
+machine's patience; where the commit lies stands there relative to the run, which may be moved between attempts.
+`verified` tells of the moment when the copy was made; whether the store holds it still, only the store knows. `lost`
+compares the two, and what is lost is staged again or forgotten. Does not talk to a store.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from datakit.errors import DatakitError
 from datakit.storage import disk
 from datakit.storage.commit import read_manifest
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
+"""Of the state files; 1 had absolute paths and is still read."""
 
 State: TypeAlias = Literal["staged", "uploading", "verified", "failed"]
 
@@ -97,9 +99,25 @@ def read_copy(file: Path) -> Copy | None:
         return None
     if not all(isinstance(said.get(name), str | None) for name in maybe):
         return None
+    if said.get("format") not in (1, STATE_FORMAT):
+        return None
     digest, message, error = (said.get(name) for name in maybe)
-    path, repair = Path(said["path"]), said.get("repair") is True
+    path, repair = _path_here(file, said["path"]), said.get("repair") is True
     return Copy(file, said["state"], path, said["dest"], digest, message, error, repair)
+
+
+def _run_of(file: Path) -> Path:
+    """What the paths of a state file start from: the directory that the queue directory lies in."""
+    return file.absolute().parent.parent
+
+
+def _path_here(file: Path, said: str) -> Path:
+    """Where a commit lies today; an absolute path of format 1 may be that of a run that was moved since."""
+    run, path = _run_of(file), Path(said)
+    if path.is_absolute():
+        inside = (run.joinpath(*path.parts[-count:]) for count in (2, 1))
+        return next((place for place in inside if place.is_dir()), path)
+    return run / path
 
 
 def read_copies(queue_dir: Path) -> list[Copy]:
@@ -110,7 +128,9 @@ def read_copies(queue_dir: Path) -> list[Copy]:
 
 def write_state(file: Path, *, path: str, dest: str, state: str, **more: object) -> None:
     """Keep the state of one commit: `staged`, `uploading`, `verified` or `failed`."""
-    value = {"format": STATE_FORMAT, "state": state, "path": path, "dest": dest, **more}
+    place, run = Path(path).absolute(), _run_of(file)
+    kept = str(place.relative_to(run)) if place.is_relative_to(run) else str(place)
+    value = {"format": STATE_FORMAT, "state": state, "path": kept, "dest": dest, **more}
     disk.write_atomic(file, json.dumps(value, indent=2).encode() + b"\n")
 
 

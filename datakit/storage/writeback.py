@@ -190,7 +190,7 @@ class WriteBack:
         copies = read_copies(self.queue_dir)
         found = {copy.file.stem: copy.message or copy.state for copy in copies if copy.state != "verified"}
         vanished = self._offered - {copy.file.stem for copy in copies}
-        gone = {name: f"its state is not at {self._state_file(name)} any more" for name in vanished}
+        gone = {name: f"its state is not at {self._state_file(name)} any more" for name in sorted(vanished)}
         return gone | self._damaged | found | self.unrecorded
 
     def fetch_newest(

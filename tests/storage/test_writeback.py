@@ -20,7 +20,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.agent import Agent, Inbox
 from datakit.storage.catalog import Pulled
 from datakit.storage.commit import verify_commit
-from datakit.storage.copies import write_state
+from datakit.storage.copies import read_copy, write_state
 from datakit.storage.sync import sync
 from datakit.storage.writeback import AGENT_LOG, MAX_STARTS, Failed, Published, WriteBack
 from support.commits import make_commit, noise
@@ -701,3 +701,42 @@ def test_an_agent_that_cannot_be_started_again_is_given_up_and_told(tmp_path: Pa
 
     assert [type(each) for each in told] == [Failed]
     assert list(left) == ["step-00000010"]
+
+
+@pytest.mark.parametrize("state_format", [1, 2])
+def test_a_run_may_be_moved_between_attempts(tmp_path: Path, state_format: int) -> None:
+    """What was staged goes up from the new place, also where an older datakit wrote where it was."""
+    old, new = tmp_path / "old" / "run", tmp_path / "new" / "run"
+    path = checkpoint(old / "checkpoints", 10)
+    first = WriteBack(str(tmp_path / "cold"), queue_dir=old / "write-back")
+    first.queue_dir.mkdir()
+    first.offer(path)
+    if state_format == 1:
+        file = old / "write-back" / "step-00000010.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1, "path": str(path)}))
+    (tmp_path / "old").rename(tmp_path / "new")
+    make_commit(path, {"state": b"of another run, at the old place"}, kind="checkpoint")
+
+    second = WriteBack(str(tmp_path / "cold"), queue_dir=new / "write-back")
+    second.start()
+    left = second.close(deadline_s=PATIENCE_S)
+
+    assert (left, second.state("step-00000010")) == ({}, "verified")
+    assert (tmp_path / "cold" / "step-00000010" / "state").read_bytes() == noise(2000, 10)
+
+
+def test_a_state_keeps_where_its_commit_is_relative_to_the_run(tmp_path: Path) -> None:
+    """What lies elsewhere keeps its whole path; a format of a newer datakit is no state that is known."""
+    file = tmp_path / "run" / "write-back" / "a.json"
+    file.parent.mkdir(parents=True)
+    said = []
+    for path in (tmp_path / "run" / "checkpoints" / "a", tmp_path / "else" / "a"):
+        write_state(file, path=str(path), dest="x", state="staged")
+        copy = read_copy(file)
+        said.append((json.loads(file.read_text())["path"], copy and copy.path))
+
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 3}))
+
+    assert said[0] == ("checkpoints/a", tmp_path / "run" / "checkpoints" / "a")
+    assert said[1] == (str(tmp_path / "else" / "a"), tmp_path / "else" / "a")
+    assert read_copy(file) is None

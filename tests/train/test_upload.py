@@ -621,6 +621,23 @@ def test_states_that_vanish_while_it_trains_are_said(tokens_dir: Path, base_dir:
     assert result.adapter_copy is None
 
 
+def test_a_run_that_is_moved_while_a_copy_is_under_way_ends_whole(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path
+) -> None:
+    """Killed with a checkpoint staged, renamed, started again: the copy is made from where the run lies now."""
+    old, new, cold = tmp_path / "me" / "run", tmp_path / "mf" / "run", tmp_path / "cold"
+    here(tokens_dir, base_dir, old)
+    queue = WriteBack(str(cold), queue_dir=old / "write-back")
+    queue.queue_dir.mkdir()
+    queue.offer(old / "checkpoints" / "step-00000004")
+    old.parent.rename(new.parent)
+
+    result = here(tokens_dir, base_dir, new, write_back=str(cold))
+
+    assert result.unpublished == {}
+    assert verify_commit(cold / "step-00000004") == verify_commit(new / "checkpoints" / "step-00000004")
+
+
 def test_nothing_is_dropped_before_the_destination_has_answered(
     tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
