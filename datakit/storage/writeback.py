@@ -235,12 +235,15 @@ class WriteBack:
 
     def _ask(self, request: dict[str, Any]) -> Pulled:
         self._answers.clear()
-        self._send(request | {"source": self.dest_url})
-        starts = self._starts
+        starts = 0
         while not self._answers:
+            if self._agent is None:
+                message = f"the agent ended again and again while it looked at {self.dest_url}"
+                raise DatakitError(message, hint=self._log_hint())
+            if self._starts != starts:  # a new agent knows nothing of what the one before was asked
+                starts = self._starts
+                self._send(request | {"source": self.dest_url})
             self._listen(1.0)
-            if self._agent is None or self._starts != starts:
-                raise DatakitError(f"the agent ended while it looked at {self.dest_url}", hint=self._log_hint())
         answer = self._answers.pop()
         if answer["event"] == "failed":
             raise _error_of(answer, subject=self.dest_url)

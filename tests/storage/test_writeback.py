@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from datakit.errors import Refused, StoreUnavailable, UsageError
+from datakit.errors import DatakitError, Refused, StoreUnavailable, UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.agent import Agent, Inbox
 from datakit.storage.catalog import Pulled
@@ -740,3 +741,35 @@ def test_a_state_keeps_where_its_commit_is_relative_to_the_run(tmp_path: Path) -
     assert said[0] == ("checkpoints/a", tmp_path / "run" / "checkpoints" / "a")
     assert said[1] == (str(tmp_path / "else" / "a"), tmp_path / "else" / "a")
     assert read_copy(file) is None
+
+
+@pytest.mark.parametrize("deaths", [1, MAX_STARTS])
+def test_a_look_is_asked_again_when_the_agent_dies_over_it(faulty: FaultyServer, tmp_path: Path, deaths: int) -> None:
+    """A kill during the first look ends no start; an agent that dies each time is an error in a sentence."""
+    published(f"{faulty.url}/run", tmp_path, 10)
+    faulty.faults, faulty.log = [Fault("hold", method="GET", key="", times=deaths)], []
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    ended = threading.Event()
+
+    def kill_each() -> None:
+        for number in range(deaths):
+            while len(faulty.asked("GET", "")) <= number and not ended.wait(0.01):
+                pass
+            if (agent := back._agent) is not None and not ended.is_set():
+                agent.kill()
+
+    killer = threading.Thread(target=kill_each)
+    killer.start()
+    try:
+        if deaths < MAX_STARTS:
+            assert back.fetch_newest(tmp_path / "here").name == "step-00000010"
+        else:
+            with pytest.raises(DatakitError, match="ended again and again while it looked") as caught:
+                back.fetch_newest(tmp_path / "here")
+            assert caught.value.hint == f"See {tmp_path / 'queue' / AGENT_LOG}"
+    finally:
+        ended.set()
+        killer.join(timeout=PATIENCE_S)
+        faulty.released.set()
+        back.close(deadline_s=PATIENCE_S)
