@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
+from datakit.events import Note
 from datakit.source.fetching import Fetched
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.lines import list_lines
@@ -16,6 +18,7 @@ from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
 from datakit.source.tars import list_tar, tar_tasks
+from datakit.source.trees import shown
 from datakit.source.troubles import Trouble, refusal
 
 
@@ -48,13 +51,16 @@ def list_records(
     empty = {number for number, file in enumerate(local.lines) if not version_of(file.path).size}
     lines = [file for number, file in enumerate(local.lines) if number not in empty]
     told = [*sources.troubles, *(Trouble(local.lines[n].name, "is empty", hint=_EMPTY) for n in sorted(empty))]
+    hidden = [*sources.hidden]
     records: Records
     if sources.kind == "jsonl":
         records = list_lines(lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins)
     elif sources.kind == "tar":
         whole = [source for number, source in enumerate(sources.files) if number not in empty]
         tasks = tar_tasks(list(zip(lines, whole, strict=True)), root=local.root, naming=naming)
-        records = joined(list(run(list_tar, tasks)), troubles=told)
+        pieces = list(run(list_tar, tasks))
+        hidden += [name for piece in pieces for name in piece.hidden]
+        records = joined(pieces, troubles=told)
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
         records = joined(list(run(list_table, tables)), troubles=told)
@@ -65,7 +71,15 @@ def list_records(
         )
     if records.troubles and on_error == "stop":
         raise refusal(records.troubles)
-    return records
+    return replace(records, remarks=(*_left_out(hidden), *records.remarks))
+
+
+def _left_out(hidden: Sequence[str]) -> list[Note]:
+    """What is said of names with a leading dot."""
+    if not hidden:
+        return []
+    count = "1 hidden name is" if len(hidden) == 1 else f"{len(hidden)} hidden names are"
+    return [Note(f"{count} left out, the first is {shown(min(hidden))}")]
 
 
 _EMPTY = "Fetch it again, or move it away"

@@ -59,7 +59,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """The columns of the records in one file; as `Members`, with one holder."""
+    """The columns of the records in one file; as `Members`, with one holder, and hidden names that are left out."""
 
     holder: Holder
     keys: KeyColumn
@@ -73,6 +73,7 @@ class Piece:
     troubles: tuple[Trouble, ...] = ()
     remarks: tuple[Note | Caution, ...] = ()
     said: Said | None = None
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

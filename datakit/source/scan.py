@@ -42,6 +42,7 @@ class Sources:
         single: Whether the source is one object, not what lies below a prefix.
         beside: Indexes that lie beside tars and tell what is in them, and manifests.
         troubles: What lies there and cannot be read.
+        hidden: Names with a leading dot, which are left out.
     """
 
     url: str
@@ -51,6 +52,7 @@ class Sources:
     single: bool = False
     beside: tuple[SourceFile, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    hidden: tuple[str, ...] = ()
 
     @property
     def is_remote(self) -> bool:
@@ -93,9 +95,10 @@ def scan(
     """
     requests, single = 0, False
     troubles: list[Trouble] = []
+    hidden: list[str] = []
     if is_remote(src):
         store, prefix = open_source(src, stores)
-        files = _list_remote(store, prefix)
+        files = _list_remote(store, prefix, hidden)
         if not files and prefix:
             files, single = [_head(store, prefix, src), *_index_beside(store, prefix)], True
         requests = store.requests.total
@@ -103,7 +106,7 @@ def scan(
     else:
         root = Path(str(src).removeprefix("file://"))
         tree = walk(root, fingerprints=fingerprints)
-        files, troubles, alone = tree.files, tree.troubles, root.is_file()
+        files, troubles, hidden, alone = tree.files, tree.troubles, tree.hidden, root.is_file()
     if not files and not troubles:
         raise InputError(f"{src} is empty: it holds no files", hint="Name what holds records", subject=str(src))
     files.sort(key=lambda file: file.name)
@@ -122,6 +125,7 @@ def scan(
         single=single,
         beside=beside,
         troubles=tuple(troubles),
+        hidden=tuple(hidden),
     )
 
 
@@ -154,11 +158,15 @@ def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> t
     return PatientStore(location.store, pace=Pace(retries=RETRIES)), location.prefix
 
 
-def _list_remote(store: PatientStore, prefix: str) -> list[SourceFile]:
+def _list_remote(store: PatientStore, prefix: str, hidden: list[str]) -> list[SourceFile]:
     files = []
     for info in store.list(prefix):
         name = _below(info.key, prefix)
-        if name is not None and not any(step.startswith(".") for step in name.split("/")):
+        if name is None:
+            continue
+        if any(step.startswith(".") for step in name.split("/")):
+            hidden.append(name)
+        else:
             files.append(SourceFile(name, info.bytes, info.etag))
     # consoles mark a folder by an empty object of its name
     folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}

@@ -203,7 +203,8 @@ def _no_name(row: Row, names: tuple[str, ...]) -> str | None:
 
 def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
     told: list[Trouble] = []
-    found = list(_files(holder, told))
+    hidden: list[str] = []
+    found = list(_files(holder, told, hidden))
     table = list_files(holder.name, files=found, naming=naming, timed=False, troubles=told)
     stamp = f"{holder.name}\0{source.bytes} {source.stamp}\0".encode()
     signatures = bytearray()
@@ -222,17 +223,21 @@ def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
         signatures=np.frombuffer(bytes(signatures), np.uint8).reshape(-1, 16),
         rows=np.arange(1, len(table.keys) + 1),
         exact=False,
+        hidden=tuple(hidden),
         troubles=tuple(replace(trouble, where=f"{holder.name}/{trouble.where}", raws=()) for trouble in table.troubles),
     )
 
 
-def _files(holder: Holder, told: list[Trouble]) -> Iterator[FoundFile]:
-    """The files in a tar, each with its offset for a stamp; what is no file is told."""
+def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[FoundFile]:
+    """The files in a tar, each with its offset for a stamp; what is no file is told, and what is hidden."""
     try:
         with reading(holder.path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=2) as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
-                if member.isdir() or any(step.startswith(".") for step in name.split("/")):
+                if member.isdir():
+                    continue
+                if any(step.startswith(".") for step in name.split("/")):
+                    hidden.append(f"{holder.name}/{shown(name)}")
                     continue
                 if not member.isreg() or member.issparse():
                     told.append(Trouble(shown(name), "is no plain file in its tar", hint="Take it out of the tar"))

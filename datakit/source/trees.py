@@ -1,6 +1,7 @@
 """trees: the files below a local folder, and what in it cannot be read as one.
 
-Hidden names (a leading dot) are left out. A link to a file inside the folder is followed, and so is one into a DVC
+Hidden names (a leading dot) are left out, and told.
+A link to a file inside the folder is followed, and so is one into a DVC
 cache, because DVC lays data down as such links and what they lead to never changes. Any other link is an offender: it
 may lead out of what was meant to be packed, in a circle, or to nothing. So are sockets, pipes and devices, and what
 this user may not read.
@@ -54,6 +55,7 @@ class Tree:
 
     files: list[SourceFile] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
 
 
 def walk(root: Path, *, fingerprints: bool) -> Tree:
@@ -95,6 +97,7 @@ def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
             continue
         for entry in entries:
             if entry.name.startswith("."):
+                tree.hidden.append(entry.path[prefix:])
                 continue
             if not fingerprints and entry.is_file(follow_symlinks=False) and _is_open(entry.stat()):
                 # what most entries are: a listing of 100,000 files is half as long for it

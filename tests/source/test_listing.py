@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from datakit import InputError
+from datakit.events import Note
 from datakit.source.fetching import fetched
 from datakit.source.listing import list_records
 from datakit.source.naming import Naming
@@ -85,3 +87,24 @@ def test_an_empty_file_among_others_is_an_offender(tmp_path: Path, names: tuple[
         listed(root)
 
     assert list(listed(root, on_error="skip").keys) == ["x"]
+
+
+def test_hidden_names_that_are_left_out_are_told(tmp_path: Path) -> None:
+    """One note with their number and the first: of a folder, and of what is in a tar."""
+    raw = tmp_path / "raw"
+    (raw / ".git").mkdir(parents=True)
+    (raw / "a.txt").write_bytes(b"a")
+    (raw / ".b.txt").write_bytes(b"b")
+    tars = tmp_path / "tars"
+    tars.mkdir()
+    with tarfile.open(tars / "x.tar", "w") as tar:
+        tar.add(raw / "a.txt", "a.txt")
+        tar.add(raw / ".b.txt", "sub/.b.txt")
+
+    assert listed(raw).remarks == (Note("2 hidden names are left out, the first is .b.txt"),)
+    assert listed(tars).remarks == (Note("1 hidden name is left out, the first is x.tar/sub/.b.txt"),)
+    (tars / ".old").write_bytes(b"")
+    assert listed(tars).remarks == (Note("2 hidden names are left out, the first is .old"),)
+    (raw / ".git").rmdir()
+    (raw / ".b.txt").unlink()
+    assert listed(raw).remarks == ()
