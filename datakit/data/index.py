@@ -146,9 +146,12 @@ class Index:
         numbers = np.frombuffer(ends, np.int32, count=len(column) + 1, offset=column.offset * 4)
         return numbers.data, memoryview(b"" if blob is None else blob)
 
-    def digests(self) -> list[bytes]:
-        """The samples' digests, 16 bytes each, in row order."""
-        return [bytes(digest) for digest in self._table.column("digest").to_pylist()]
+    def digests(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+        """The digests of the rows from `start` to `stop` (to the end when None), 16 bytes each, in order."""
+        column = self._column("digest")
+        rows = range(column.offset, column.offset + len(column))[start:stop]
+        data = bytes(column.buffers()[1])[rows.start * DIGEST_BYTES : rows.stop * DIGEST_BYTES] if rows else b""
+        return [data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES)]
 
     def offsets(self, part: str) -> npt.NDArray[np.int64]:
         """Byte offset of the part in the shard, for each row; 0 where a sample lacks it."""
@@ -175,6 +178,16 @@ class Index:
     def tokens(self) -> npt.NDArray[np.int32] | None:
         """Tokens of each row's sample, or None where no sample is tokenized."""
         return self._numbers("tokens", np.dtype(np.int32)) if "tokens" in self._table.schema.names else None
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens in all samples, or None where no sample is tokenized."""
+        import pyarrow.compute as pc
+
+        if "tokens" not in self._table.schema.names:
+            return None
+        number = pc.sum(self._table.column("tokens")).as_py()
+        return None if number is None else int(number)
 
     def row_of_byte(self, data: Buffer, byte: int) -> int | None:
         """The row that a byte of the index's file belongs to; None for what belongs to all, such as names of columns.

@@ -155,6 +155,11 @@ def pieces_digest(parts: Iterable[tuple[str, int, Iterable[Buffer]]]) -> bytes:
     return digest.digest()
 
 
+def sample_hash() -> xxhash.xxh3_128:
+    """What `sample_digest` is taken by, for parts that come in pieces: prefix, size and bytes of each, names sorted."""
+    return xxhash.xxh3_128()
+
+
 def digest_prefix(part: str) -> bytes:
     """What goes into a sample's digest for a part, before its size and its bytes."""
     return part.encode() + b"\0"

@@ -10,19 +10,18 @@ silently at most such damage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-import numpy as np
-
 from datakit.data.archive import entries
-from datakit.data.digest import PART_BYTES, Buffer, FileEntry, crc32c
+from datakit.data.digest import PART_BYTES, Buffer, FileEntry
 from datakit.data.flips import flipped_bit
 from datakit.data.keys import split_name
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, Part, Row, first_difference, header
 from datakit.errors import InputError, IntegrityError
+from datakit.pack.tape import Tape
 
 Stream: TypeAlias = Callable[[int, int], Iterator[Buffer]]
 """Gives the bytes from an offset to another, in pieces of any size."""
@@ -136,7 +135,7 @@ def wrong_parts(suspect: Suspect) -> Iterator[Finding]:
     for number in sorted(suspect.wrong_parts):
         start = number * PART_BYTES
         stop = min(start + PART_BYTES, entry.bytes)
-        actual = _Tape(suspect.stream(start, stop), start).crc(stop - start)[0]
+        actual = Tape(suspect.stream(start, stop), start).crc(stop - start)[0]
         problem = f"bytes {start} to {stop} have crc32c {actual:08x}, the manifest says {entry.crc32c[number]}"
         flip = _flip(suspect, start, stop - start, found=actual, expected=int(entry.crc32c[number], 16))
         at, said = flip if flip is not None else (start, "")
@@ -189,7 +188,7 @@ def _member(key: str, part: str, size: int, contents: tuple[tuple[str, str, Part
 
 
 def _against_rows(suspect: Suspect, rows: Sequence[Row]) -> Iterator[Finding]:
-    tape: _Tape | None = None
+    tape: Tape | None = None
     end = 0
     for member in _members(suspect, rows):
         end = member.stop
@@ -200,7 +199,7 @@ def _against_rows(suspect: Suspect, rows: Sequence[Row]) -> Iterator[Finding]:
             tape = None
             continue
         if tape is None or tape.at > member.start:  # links of a foreign tar name the same bytes twice
-            tape = _Tape(suspect.stream(member.start, suspect.size), member.start)
+            tape = Tape(suspect.stream(member.start, suspect.size), member.start)
         tape.skip(member.start - tape.at)
         yield from _look(suspect, member, tape)
     if not suspect.foreign:
@@ -222,7 +221,7 @@ def _lost(suspect: Suspect, member: _Member, rows: Sequence[Row]) -> Finding:
     return suspect.finding(problem, suspect.size, key, part)
 
 
-def _look(suspect: Suspect, member: _Member, tape: _Tape) -> Iterator[Finding]:
+def _look(suspect: Suspect, member: _Member, tape: Tape) -> Iterator[Finding]:
     """What is wrong with one member, header to padding."""
     found: list[Finding] = []
     blank = True
@@ -270,14 +269,14 @@ def _flip(suspect: Suspect, start: int, size: int, *, found: int, expected: int)
     if flip is None:
         return None
     at = start + flip[0]
-    byte = _Tape(suspect.stream(at, at + 1), at).take(1)[0]
+    byte = Tape(suspect.stream(at, at + 1), at).take(1)[0]
     return at, f": one bit of byte {at} is flipped, {byte:#04x} should be {byte ^ 1 << flip[1]:#04x}"
 
 
 def _look_at_end(suspect: Suspect, end: int) -> Iterator[Finding]:
     size, total = suspect.size, suspect.entry.bytes
     stop = min(size, end + len(END))
-    rest = _Tape(suspect.stream(end, stop), end).take(stop - end) if suspect.touched(end, stop) else END[: stop - end]
+    rest = Tape(suspect.stream(end, stop), end).take(stop - end) if suspect.touched(end, stop) else END[: stop - end]
     if (byte := first_difference(rest, bytes(len(rest)))) is not None:
         yield suspect.finding(f"byte {end + byte}, in the end blocks, is not zero", end + byte)
     elif len(rest) < len(END):
@@ -331,38 +330,3 @@ class _Window:
             self._held = b"".join(map(bytes, self._suspect.stream(offset, last))) if last > offset else b""
             self._start = offset
         return self._held[offset - self._start : stop - self._start]
-
-
-class _Tape:
-    """Bytes that pass by in order."""
-
-    def __init__(self, pieces: Iterable[Buffer], at: int) -> None:
-        self._pieces = iter(pieces)
-        self._held = memoryview(b"")
-        self.at = at
-
-    def take(self, size: int) -> bytes:
-        """The next bytes."""
-        return b"".join(map(bytes, self._next(size)))
-
-    def crc(self, size: int) -> tuple[int, bool]:
-        """The crc32c of the next bytes, and whether all of them are zero."""
-        value, zeros = 0, True
-        for piece in self._next(size):
-            value = crc32c(piece, value)
-            zeros = zeros and not np.frombuffer(piece, np.uint8).any()
-        return value, zeros
-
-    def skip(self, size: int) -> None:
-        """Let the next bytes pass."""
-        for _ in self._next(size):
-            pass
-
-    def _next(self, size: int) -> Iterator[memoryview]:
-        while size:
-            if not self._held:
-                self._held = memoryview(next(self._pieces))
-            piece, self._held = self._held[:size], self._held[size:]
-            size -= len(piece)
-            self.at += len(piece)
-            yield piece

@@ -30,6 +30,8 @@ from datakit.source.records import MAX_KEY_BYTES
 from datakit.source.troubles import Trouble
 from datakit.storage.disk import at_door, read_all
 
+TAR = ".tar"
+
 DIGEST_BYTES = 4 * 2**20
 """Bytes digested at once, while the headers in them are still in the cache."""
 
@@ -165,6 +167,27 @@ class _Window:
             yield self.read(at, min(DIGEST_BYTES, offset + size - at))
 
 
+def prefix_of(name: str, *, keys: object) -> str:
+    """What stands before the keys of a tar, by the rule for keys that a manifest records."""
+    return f"{name.removesuffix(TAR)}/" if keys == "tar" else ""
+
+
+def part_of(name: str) -> tuple[str, str] | None:
+    """The key and the part that readers take a member for; None where they skip it."""
+    key, part = split_name(name)
+    return (key, part.lower()) if part and skipped_as(name) is None else None
+
+
+def skipped_as(name: str) -> str | None:
+    """As what readers skip a member of this name; None where they do not."""
+    if SET_ASIDE.match(name):
+        return "names of the form __x__"
+    key, part = split_name(name)
+    if not key or key.endswith("/"):
+        return "hidden files"
+    return "names without a dot" if not part and not name.endswith(".") else None
+
+
 class _Reading:
     """A tar while it passes by."""
 
@@ -241,24 +264,18 @@ class _Reading:
 
     def _add(self, name: str, place: Part) -> bool:
         """Take a file for a part of a sample; False where readers skip it."""
-        if SET_ASIDE.match(name):
-            self.skipped["names of the form __x__"] += 1
-            return False
-        key, part = split_name(name)
-        if not key or key.endswith("/"):
-            self.skipped["hidden files"] += 1
-            return False
-        if not part:
-            if name.endswith("."):
-                self.trouble(f"{self.name}: {name}", "nothing follows the dot in its name")
+        named = part_of(name)
+        if named is None:
+            if (why := skipped_as(name)) is not None:
+                self.skipped[why] += 1
             else:
-                self.skipped["names without a dot"] += 1
+                self.trouble(f"{self.name}: {name}", "nothing follows the dot in its name")
             return False
+        key, part = named
         if (length := len((self._prefix + key).encode())) > MAX_KEY_BYTES:
             said = f"its key has {length} bytes, and one has {MAX_KEY_BYTES} at most"
             self.trouble(f"{self.name}: {name:.80}...", said, hint="Shorten that name", key=key)
             return False
-        part = part.lower()  # as readers do
         if key != self._last:
             self._close_sample()
             if key in self._parts:

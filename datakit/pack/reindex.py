@@ -32,7 +32,7 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine
-from datakit.pack.foreign import FETCH_AGAIN, Indexed, Tar, index_tar
+from datakit.pack.foreign import FETCH_AGAIN, TAR, Indexed, Tar, index_tar, prefix_of
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals
 from datakit.source.scan import local_directory
@@ -41,7 +41,6 @@ from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
 from datakit.storage.links import link
 
-TAR = ".tar"
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 
 PACK = {"foreign": True}
@@ -200,7 +199,7 @@ def _read(plan: _Plan, *, scratch: Callable[[str], Path] | None, on_event: OnEve
             path=plan.root / name,
             name=name,
             index_path=None if scratch is None else scratch(name),
-            prefix=f"{name.removesuffix(TAR)}/" if plan.keys == "tar" else "",
+            prefix=prefix_of(name, keys=plan.keys),
         )
         for name in plan.names
     ]

@@ -13,22 +13,28 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from datakit.data.digest import PART_BYTES, FileEntry, crc32c
 from datakit.data.flips import flipped_bit
 from datakit.data.index import Index
-from datakit.data.manifest import MANIFEST_NAME, Contents, ShardEntry, content_digest
+from datakit.data.manifest import Contents, ShardEntry
 from datakit.errors import DatakitError, IntegrityError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
+from datakit.pack.claims import lies, misnamed
 from datakit.pack.damage import UNNAMED, Finding, Suspect, cut, damage, mending, wrong_parts
+from datakit.pack.foreign import prefix_of
+from datakit.pack.stretch import MOST_FINDINGS, Stretch, stretch
+from datakit.pack.tally import Tally
+from datakit.pack.tape import Tape
 from datakit.pack.unnamed import Unnamed, unnamed
+from datakit.pack.walk import walk
 from datakit.pack.writing import Totals
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
@@ -39,11 +45,11 @@ from datakit.units import format_bytes, format_number_of
 __all__ = ["Finding", "VerifyReport", "verify"]
 
 NO_REQUESTS = RequestCounts()
-MOST_FINDINGS = 20
-"""Findings listed for one shard: after so many it is to be fetched again whatever the rest says."""
-
 SPAN_BYTES = 4 * PART_BYTES
 """Bytes of one request: a shard of the usual 64 MiB is one, a larger one several that go side by side."""
+
+LARGE_BYTES = 8 * 2**20
+"""Where samples are larger in the mean, a shard is one request: many would lie across two, and are read once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +104,14 @@ class VerifyReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """What a stretch of a file came to: the crc32c of each of its parts, and its sha256."""
-
-    crcs: tuple[str, ...]
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class _IndexLook:
-    """What an index came to; `totals` and `index` are None where it is lost."""
+    """What an index came to; `totals`, `index` and what compares the shard with it are None where it is lost."""
 
     findings: tuple[Finding, ...] = ()
     totals: Totals | None = None
     index: Index | None = None
+    compare: Callable[[Tape, int], Iterable[Finding]] | None = None
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class _Look:
     shard: ShardEntry
     info: ObjectInfo | None
     index: Future[_IndexLook]
-    spans: tuple[Future[_Span], ...]
+    spans: tuple[Future[Stretch], ...]
 
 
 def verify(
@@ -151,11 +151,12 @@ def verify(
     there = view.files() if view.path is None else _local_files(view.path)
     besides = unnamed(view, there, quick=quick)
     findings = [Finding(name, UNNAMED) for name in besides.foreign]
+    findings += misnamed(view.manifest)
     totals, checked = [], 0
     total_bytes = None if quick else view.manifest.total_bytes
     for look in _looks(view, there, quick=quick):
         found = look.index.result()
-        findings += [*found.findings, *_check_shard(view, look, found.index)]
+        findings += [*found.findings, *_check_shard(view, look, found)]
         totals += [found.totals] if found.totals is not None else []
         checked += view.manifest.member(look.shard.index_name).bytes
         checked += 0 if quick or look.info is None else look.info.bytes
@@ -164,7 +165,7 @@ def verify(
     checked += 0 if quick else sum(entry.bytes for entry in _others(view) if entry.name in there)
     on_event(Progress("verify", checked, total_bytes, "B"))
     if contents is not None and not findings:
-        findings += _lies(contents, Totals.sum(totals))
+        findings += lies(contents, Totals.sum(totals))
     spare_bytes = sum(there[name].bytes for name in besides.versions)
     for caution in _cautions(view, besides, spare_bytes):
         on_event(caution)
@@ -221,9 +222,11 @@ def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Itera
             for shard in contents.shards if contents else ():
                 info = there.get(shard.name)
                 index = pool.submit(_check_index, view, shard, there.get(shard.index_name))
-                spans = () if quick or info is None else _spans(view, info)
+                spans = () if quick or info is None else _spans(view, info, whole=_is_one(view, shard, info))
                 entry = view.manifest.member(shard.name)
-                ahead.append(_Look(shard, info, index, tuple(pool.submit(_check_span, view, entry, *s) for s in spans)))
+                its = index if info is not None and info.bytes == entry.bytes else None
+                futures = [pool.submit(_check_span, view, entry, start, stop, its) for start, stop in spans]
+                ahead.append(_Look(shard, info, index, tuple(futures)))
                 while sum(1 + len(look.spans) for look in ahead) > 2 * workers:
                     yield ahead.popleft()
             while ahead:
@@ -232,28 +235,22 @@ def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Itera
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _spans(view: View, info: ObjectInfo) -> Iterator[tuple[int, int]]:
+def _is_one(view: View, shard: ShardEntry, info: ObjectInfo) -> bool:
+    """Whether a shard is read in one piece: from a disk, or where pieces could not be compared with the index."""
+    return info.bytes > LARGE_BYTES * shard.samples or bool(view.contents.pack.get("foreign"))
+
+
+def _spans(view: View, info: ObjectInfo, *, whole: bool = False) -> Iterator[tuple[int, int]]:
     """From where to where a file is read by one request; on the disk from end to end."""
-    step = SPAN_BYTES if view.path is None else max(info.bytes, 1)
+    step = SPAN_BYTES if view.path is None and not whole else max(info.bytes, 1)
     return ((start, min(start + step, info.bytes)) for start in range(0, max(info.bytes, 1), step))
 
 
-def _check_span(view: View, entry: FileEntry, start: int, stop: int) -> _Span:
-    """The checksums of a stretch that begins with a part."""
-    whole = hashlib.sha256()
-    crcs: list[str] = []
-    value, at = 0, start
-    for piece in view.pieces(entry.name, start, stop):
-        whole.update(piece)
-        rest = piece
-        while rest:
-            now, rest = rest[: PART_BYTES - at % PART_BYTES], rest[PART_BYTES - at % PART_BYTES :]
-            value = crc32c(now, value)
-            at += len(now)
-            if at % PART_BYTES == 0 or at == stop:
-                crcs.append(f"{value:08x}")
-                value = 0
-    return _Span(tuple(crcs), whole.hexdigest())
+def _check_span(view: View, entry: FileEntry, start: int, stop: int, index: Future[_IndexLook] | None) -> Stretch:
+    """The checksums of a stretch, and what is in it that its index says otherwise; the index was begun before it."""
+    compare = None if index is None else index.result().compare
+    pieces = view.pieces(entry.name, start, stop)
+    return stretch(pieces, start, stop, None if compare is None else lambda tape: compare(tape, stop))
 
 
 def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _IndexLook:
@@ -276,7 +273,19 @@ def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _Ind
     if len(index) != shard.samples:
         problem = f"the index has {len(index)} samples, the manifest says {shard.samples}"
         return _IndexLook((*findings, Finding(entry.name, problem)))
-    return _IndexLook(findings, Totals.of(index.rows()), index)
+    return _IndexLook(findings, Totals.of_index(index), index, *_comparison(view, shard, index))
+
+
+def _comparison(
+    view: View, shard: ShardEntry, index: Index
+) -> tuple[Callable[[Tape, int], Iterable[Finding]], Tally | None]:
+    """What compares the bytes of a shard with its index."""
+    pack, size = view.contents.pack, view.manifest.member(shard.name).bytes
+    if pack.get("foreign"):
+        prefix = prefix_of(shard.name, keys=pack.get("keys"))
+        return (lambda tape, _stop: walk(shard.name, index, tape, size=size, prefix=prefix)), None
+    tally = Tally(shard.name, index, size=size, bundle=_bundle(pack))
+    return (lambda tape, stop: tally.findings or tally.check(tape, stop)), tally
 
 
 def _mended(data: bytes, entry: FileEntry, findings: Sequence[Finding]) -> bytes | None:
@@ -303,8 +312,8 @@ def _with_sample(finding: Finding, whole: bytes) -> Finding:
     return replace(finding, problem=f"{finding.problem}, in the row of {index.key(row)}", sample=index.key(row))
 
 
-def _check_shard(view: View, look: _Look, index: Index | None) -> list[Finding]:
-    """What is wrong with a shard, from the checksums of its stretches."""
+def _check_shard(view: View, look: _Look, found: _IndexLook) -> list[Finding]:
+    """What is wrong with a shard, from the checksums of its stretches; in one that is whole, what its index denies."""
     shard, info, entry = look.shard, look.info, view.manifest.member(look.shard.name)
     if info is None:
         return [Finding(shard.name, f"the shard is missing, and its {shard.samples} samples with it")]
@@ -312,16 +321,32 @@ def _check_shard(view: View, look: _Look, index: Index | None) -> list[Finding]:
     crcs = tuple(crc for span in spans for crc in span.crcs)
     same = crcs == entry.crc32c and (len(spans) != 1 or spans[0].sha256 == entry.sha256) if spans else True
     if info.bytes == entry.bytes and same:
-        return []
+        denied = {finding: None for span in spans for finding in span.findings}
+        across = _check_across(view, look, found.tally) if found.tally is not None and len(spans) > 1 else ()
+        return list(islice(chain(denied, across), MOST_FINDINGS))
     suspect = _suspect(view, entry, info, crcs)
     if (other := _holder(view, suspect, crcs)) is not None:
         problem = f"it holds the bytes of {other}, its own {shard.samples} samples are not there"
         return [Finding(shard.name, problem, byte=0)]
-    rows = None if index is None else index.rows()
+    rows = None if found.index is None else found.index.rows()
     if spans:
         return list(islice(damage(suspect, rows), MOST_FINDINGS))
     short = None if rows is None else cut(suspect, rows)  # a quick look reads nothing
     return [short] if short is not None else list(wrong_parts(suspect))
+
+
+def _check_across(view: View, look: _Look, tally: Tally) -> Iterator[Finding]:
+    """What the index says otherwise of the samples that lie across the end of a stretch: each is read once more."""
+    if tally.findings or look.info is None:
+        return
+    stops = [stop for _, stop in _spans(view, look.info)]
+    for start, stop in sorted({place for at in stops if (place := tally.across(at)) is not None}):
+        yield from tally.check(Tape(view.pieces(look.shard.name, start, stop), start), stop)
+
+
+def _bundle(pack: Mapping[str, Any]) -> int | None:
+    bundle = pack.get("bundle")
+    return bundle if type(bundle) is int and bundle > 0 else None
 
 
 def _suspect(view: View, entry: FileEntry, info: ObjectInfo, crcs: Sequence[str]) -> Suspect:
@@ -333,7 +358,7 @@ def _suspect(view: View, entry: FileEntry, info: ObjectInfo, crcs: Sequence[str]
         info.bytes,
         lambda start, stop: view.pieces(entry.name, start, stop),
         wrong_parts=wrong,
-        bundle=pack.get("bundle"),
+        bundle=_bundle(pack),
         foreign=bool(pack.get("foreign")),
     )
 
@@ -357,19 +382,7 @@ def _check_others(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -
         if info is None:
             yield Finding(entry.name, "the file is missing")
             continue
-        spans = [] if quick else [_check_span(view, entry, *span) for span in _spans(view, info)]
+        spans = [] if quick else [_check_span(view, entry, *span, None) for span in _spans(view, info)]
         crcs = tuple(crc for span in spans for crc in span.crcs)
         if info.bytes != entry.bytes or (spans and crcs != entry.crc32c):
             yield from islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS)
-
-
-def _lies(contents: Contents, totals: Totals) -> Iterator[Finding]:
-    """What the manifest says of all samples and the indexes, which are whole, do not."""
-    for what, actual, said in (
-        ("content digest", content_digest([totals.terms]), contents.content_digest),
-        ("payload bytes", totals.payload_bytes, contents.payload_bytes),
-        ("parts", dict(totals.parts), dict(contents.parts)),
-        ("tokens", totals.tokens, contents.tokens),
-    ):
-        if actual != said:
-            yield Finding(MANIFEST_NAME, f"its samples have the {what} {actual}, it says {said}")

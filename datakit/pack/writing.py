@@ -61,6 +61,17 @@ class Totals:
         )
 
     @classmethod
+    def of_index(cls, index: Index) -> Totals:
+        """The same, of an index as it is mapped."""
+        return cls(
+            samples=len(index),
+            payload_bytes=sum(int(index.sizes(part)[index.has(part)].sum()) for part in index.parts),
+            parts={part: count for part in index.parts if (count := int(index.has(part).sum()))},
+            terms=sum(map(content_term, index.keys(), index.digests())),
+            tokens=index.num_tokens,
+        )
+
+    @classmethod
     def sum(cls, several: Sequence[Totals]) -> Totals:
         """Totals of many shards."""
         parts: Counter[str] = Counter()

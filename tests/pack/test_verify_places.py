@@ -151,9 +151,9 @@ def test_swapped_shards_are_told_by_name(where: str, pairs: Path, faulty: Faulty
 def test_large_shards_are_read_in_stretches(
     tmp_path: Path, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each by a request of its own, side by side; damage in one of them is found, and only its part read again."""
+    """Each by a request of its own, side by side, and once more the samples across their ends; only damage again."""
     monkeypatch.setattr(room, "SPAN_BYTES", PART_BYTES)
-    samples = [Sample(name, {"bin": noise(9 * 2**20, seed)}) for seed, name in enumerate("abcd")]
+    samples = [Sample(name, {"bin": noise(5 * 2**20, seed)}) for seed, name in enumerate("abcdefgh")]
     dataset = make_dataset(tmp_path / "ds", [samples])
     url = publish(dataset, faulty)
     (shard,) = read_manifest(dataset).contents.shards
@@ -167,10 +167,24 @@ def test_large_shards_are_read_in_stretches(
     report = verify(url)
 
     assert whole.findings == ()
-    assert sorted(span.partition("-")[0] for span in spans) == [
-        f"bytes={number * PART_BYTES}" for number in sorted(range(3), key=str)
-    ]
-    assert [(sample, part) for _, sample, part, _ in told(report)] == [("d", "bin")]
+    begins = sorted(int(span.removeprefix("bytes=").partition("-")[0]) for span in spans)
+    member = 5 * 2**20 + BLOCK_BYTES
+    assert begins == [0, 3 * member, PART_BYTES, 6 * member, 2 * PART_BYTES]
+    assert [(sample, part) for _, sample, part, _ in told(report)] == [("h", "bin")]
+
+
+def test_a_shard_of_few_large_samples_is_one_stretch(
+    tmp_path: Path, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly each would lie across an end and be fetched twice."""
+    monkeypatch.setattr(room, "SPAN_BYTES", PART_BYTES)
+    samples = [Sample(name, {"bin": noise(9 * 2**20, seed)}) for seed, name in enumerate("abc")]
+    url = publish(make_dataset(tmp_path / "ds", [samples]), faulty)
+
+    report = verify(url)
+
+    assert report.findings == ()
+    assert len(faulty.asked("GET", r".*\.tar")) == 1
 
 
 def test_trouble_of_the_way_is_borne_and_counted(pairs: Path, faulty: FaultyServer) -> None:
