@@ -163,7 +163,7 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
     """Refuse a place that holds another dataset, or in-place files that the manifest would not name."""
     refuse_inside(final)
     try:
-        previous = read_manifest(final)
+        previous = read_manifest(final) if final.is_dir() else None
     except NotFound:
         previous = None
     if previous is not None and not (previous.kind == "dataset" and previous.contents.pack.get("foreign")):
