@@ -38,6 +38,9 @@ _WITHOUT_CONTENT = b"123456"
 _MOST_HEADER_BYTES = 2**20
 """A longer name or attribute list than this is a damaged size, not a name: Linux holds paths of 4096 bytes."""
 
+_MOST_DIGITS = len(str(_MOST_HEADER_BYTES))
+"""Of the length of one attribute."""
+
 _ZEROS_AT_ONCE = 64 * 2**10
 
 
@@ -151,18 +154,18 @@ def _extension(read: Read, at: int, size: int, size_bytes: int) -> bytes:
 def _attributes(data: bytes, at: int) -> dict[str, str]:
     """The records of a PAX header: `<length> <key>=<value>` and a newline each."""
     found: dict[str, str] = {}
-    rest = data
-    while rest.strip(b"\0"):
-        digits, _, _ = rest.partition(b" ")
-        length = int(digits) if digits.isdigit() else 0
-        record = rest[len(digits) + 1 : length - 1]
-        if not length or rest[length - 1 : length] != b"\n" or b"=" not in record:
+    start, stop = 0, len(data.rstrip(b"\0"))
+    while start < stop:  # by place: what is left is not copied for each of 100,000 records
+        space = data.find(b" ", start, start + _MOST_DIGITS + 1)
+        digits = data[start : max(space, start)]
+        end = start + int(digits) if digits.isdigit() else start
+        key, equals, value = data[space + 1 : max(end - 1, 0)].partition(b"=")
+        if end <= space or data[end - 1 : end] != b"\n" or not equals:
             raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} cannot be read", at + BLOCK_BYTES)
-        key, _, value = record.partition(b"=")
         name = _text(key, at)
         if name in ("path", "linkpath", "size") or name.startswith("GNU.sparse."):
             found[name] = _text(value, at)
-        rest = rest[length:]
+        start = end
     if not found.get("size", "0").isdigit():
         raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} give no size", at + BLOCK_BYTES)
     return found

@@ -190,6 +190,27 @@ def test_attributes_of_the_whole_archive_count_for_each_member() -> None:
     assert (entry.name, entry.start) == ("a.txt", 0)
 
 
+def test_a_long_list_of_attributes_is_read_by_place() -> None:
+    """100,000 records before the one that names the file; a record that is cut, or says another length, is told."""
+    data = tar_of([("x" * 200, b"content")], "pax")
+    start, stop = 512, data.index(b"\n", 512) + 1
+    fill = b"9 a=1234\n" * 100_000
+
+    def with_records(records: bytes) -> bytes:
+        head = bytearray(data[:512])
+        head[124:136] = b"%011o\0" % len(records)
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        return bytes(head) + records + bytes(-len(records) % 512) + data[1024:]
+
+    (entry,) = read_all(with_records(fill + data[start:stop]))
+
+    assert entry.name == "x" * 200
+    for broken in (b"9 a=12345\n", b"8 a=1234\n", b"3 a=1\n", b"0 a=1\n", b"9" * 5000 + b" a=1\n", b"12345678"):
+        with pytest.raises(IntegrityError, match="the attributes at byte 512 cannot be read"):
+            read_all(with_records(fill + broken))
+
+
 def test_old_tars_that_counted_bytes_signed_are_read() -> None:
     """Their checksum takes a byte over 127 for a negative number."""
     data = bytearray(tar_of([("é.txt", b"x")], "gnu"))
