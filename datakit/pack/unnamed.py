@@ -10,6 +10,7 @@ take it for data. Nothing is removed here.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,19 @@ def unnamed(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Unna
     rest = [name for name in others if name not in killed]
     versions = _of_versions(view, there, rest, quick=quick) if view.manifest.kind == "dataset" else ()
     return Unnamed(killed, tuple(versions), tuple(name for name in rest if name not in versions))
+
+
+def strange(root: Path) -> list[str]:
+    """What lies in a directory and is neither a file nor a folder of its own, by its name there, sorted.
+
+    A link to a folder, a pipe, a link that leads nowhere, and a folder called like a tar: whoever looks for tars below
+    the directory finds them too, or what is behind them.
+    """
+    found = []
+    for folder, folders, files in os.walk(root):
+        found += [Path(folder, name) for name in folders if name.endswith(".tar") or Path(folder, name).is_symlink()]
+        found += [Path(folder, name) for name in files if not Path(folder, name).is_file()]
+    return sorted(path.relative_to(root).as_posix() for path in found)
 
 
 def _is_ours(name: str) -> bool:

@@ -33,7 +33,7 @@ from datakit.pack.foreign import prefix_of
 from datakit.pack.stretch import MOST_FINDINGS, Stretch, stretch
 from datakit.pack.tally import Tally
 from datakit.pack.tape import Tape
-from datakit.pack.unnamed import Unnamed, unnamed
+from datakit.pack.unnamed import Unnamed, strange, unnamed
 from datakit.pack.walk import walk
 from datakit.pack.writing import Totals
 from datakit.storage.access import StoreOptions
@@ -150,7 +150,9 @@ def verify(
     contents = _contents(view)
     there = view.files() if view.path is None else _local_files(view.path)
     besides = unnamed(view, there, quick=quick)
-    findings = [Finding(name, UNNAMED) for name in besides.foreign]
+    members = {entry.name for entry in view.manifest.members}
+    strangers = [] if view.path is None else strange(view.path)
+    findings = [Finding(name, UNNAMED) for name in sorted({*besides.foreign, *strangers} - members)]
     findings += misnamed(view.manifest)
     totals, checked = [], 0
     total_bytes = None if quick else view.manifest.total_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,3 +144,32 @@ def test_other_commits_have_no_shards(renewed: Renewed) -> None:
     (renewed.place / "manifest.json").write_bytes(other.to_bytes())
 
     assert renewed.shard in {finding.file for finding in verify(renewed.place).findings}
+
+
+def test_what_is_no_file_of_the_directory_is_told(tmp_path: Path) -> None:
+    """A link to a folder of tars, a pipe, a broken link, a folder called like a tar: `**/*.tar` finds each."""
+    small_pack(write_lines(tmp_path / "raw.jsonl", raw_lines(50)), tmp_path / "ds")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x.tar").write_bytes(b"x")
+    (tmp_path / "ds" / "sub").mkdir()
+    (tmp_path / "ds" / "sub" / "deep").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "ds" / "link.tar").symlink_to("nowhere")
+    (tmp_path / "ds" / "folder.tar").mkdir()
+    os.mkfifo(tmp_path / "ds" / "pipe.tar")
+
+    findings = [str(finding) for finding in verify(tmp_path / "ds").findings]
+
+    names = ("folder.tar", "link.tar", "pipe.tar", "sub/deep")
+    assert findings == [f"{name}: the manifest does not name this file" for name in names]
+
+
+def test_a_shard_that_became_a_pipe_is_missing(tmp_path: Path) -> None:
+    """It is told once, as what it is for the dataset."""
+    small_pack(write_lines(tmp_path / "raw.jsonl", raw_lines(50)), tmp_path / "ds")
+    shard = tmp_path / "ds" / read_manifest(tmp_path / "ds").contents.shards[0].name
+    shard.unlink()
+    os.mkfifo(shard)
+
+    (finding,) = verify(tmp_path / "ds").findings
+
+    assert "the shard is missing" in finding.problem
