@@ -102,7 +102,7 @@ class Work:
         with contextlib.ExitStack() as stack:
             stagings = []
             for split in splits:
-                disk.make_dirs(split.path.parent)
+                stack.enter_context(disk.dirs_for(split.path))
                 stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
             found = self._look([staging.previous for staging in stagings])
             jobs = self._jobs(found, None)

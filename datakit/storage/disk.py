@@ -316,7 +316,7 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
     with _held_guard:
         if path in _held:
             raise _refusal(path, str(os.getpid()), purpose)
-        with _dirs_for(path):
+        with dirs_for(path):
             descriptor = _lock(path, purpose)
         _held.add(path)
     try:
@@ -330,7 +330,7 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _dirs_for(path: Path) -> Iterator[None]:
+def dirs_for(path: Path) -> Iterator[None]:
     """The directories above a file, which go again when the block ends by an error and they are empty."""
     new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
     make_dirs(path.parent)

@@ -437,7 +437,10 @@ def test_a_disk_that_is_too_small_is_known_before(tmp_path: Path, monkeypatch: p
 
     with pytest.raises(NoSpace, match="and its disk has 1000 B free"):
         small_pack(raw, tmp_path / "ds")
-    assert visible(tmp_path) == ["raw.jsonl"]
+    with pytest.raises(NoSpace, match="and its disk has 1000 B free"):
+        small_pack(raw, tmp_path / "new" / "splits", splits={"train": 1, "dev": 1})
+    assert visible(tmp_path) in (["raw.jsonl"], ["new", "raw.jsonl"])
+    assert visible(tmp_path / "new") == []
 
 
 @pytest.mark.parametrize("shards_built", [0, 1, 5])
