@@ -19,7 +19,7 @@ after the one before changed 1.6 %, and up to a sixth of the dataset where two c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -111,6 +111,8 @@ class PackSettings:
                 raise UsageError(f"{name} is {number!r}", hint=hint, subject=name)
         for name in (*self.splits, *([self.name] if self.name is not None else [])):
             check_name(name)
+        if self.splits:
+            check_splits(self.splits)
         if any(
             isinstance(weight, bool) or not isinstance(weight, int) or weight < 1 for weight in self.splits.values()
         ):
@@ -170,6 +172,32 @@ def check_name(name: str) -> None:
             hint="Use letters, digits, dot, dash and underscore, at most 64, a letter or digit first",
             subject=name,
         )
+
+
+def check_splits(splits: Iterable[str]) -> None:
+    """See that the folders of splits can stand beside each other, and are taken for nothing else.
+
+    Raises:
+        UsageError: Case alone tells two apart, or one is called like a file of a dataset.
+    """
+    from datakit.data.index import INDEX_SUFFIX
+    from datakit.data.manifest import MANIFEST_NAME
+
+    seen: dict[str, str] = {}
+    for name in splits:
+        folded = name.casefold()
+        if (other := seen.setdefault(folded, name)) != name:
+            raise UsageError(
+                f"splits {other} and {name} differ by case alone, and are one folder on some disks",
+                hint="Give one of them another name",
+                subject=name,
+            )
+        if folded == MANIFEST_NAME or folded.endswith((".tar", INDEX_SUFFIX)):
+            raise UsageError(
+                f"a split cannot be called {name}: datakit gives files such names",
+                hint="Name it after what is in it, such as train",
+                subject=name,
+            )
 
 
 def cut(
