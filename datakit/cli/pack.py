@@ -46,6 +46,9 @@ Split = Annotated[list[str] | None, typer.Option(metavar="NAME=WEIGHT", help="A 
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="The dataset's name.  [default: DEST's last step]")]
 Workers = Annotated[int | None, typer.Option(metavar="N", help="Processes; the bytes do not depend on it.")]
 Engine = Annotated[str, typer.Option(metavar="ENGINE", help="local processes, or a ray cluster.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Also a dataset at DEST that has no sample in common with SRC.")
+]
 Part = Annotated[str | None, typer.Option(metavar="I/N", help="Build share I of 0 to N-1 only, commit nothing.")]
 
 
@@ -74,6 +77,7 @@ def register(app: typer.Typer) -> None:
         workers: Workers = None,
         engine: Engine = "local",
         part: Part = None,
+        replace: Replace = False,
         params: frame.ParamsOption = None,
         dry_run: frame.DryRunOption = False,
         json: frame.JsonOption = False,
@@ -113,10 +117,11 @@ def register(app: typer.Typer) -> None:
                 parent=parent,
                 stores=settings.stores,
                 on_event=session.on_event,
+                replace=replace,
                 dry_run=dry_run,
             )
             engines = None if engine == "local" else engine
-            others = {"parent": parent, "workers": workers, "engine": engines, "params": params}
+            others = {"parent": parent, "workers": workers, "engine": engines, "params": params, "replace": replace}
             whole = _command(src, dest, flags | others)
             session.done(result, _sentence(result, whole), facts=_facts(result) | _origin_of_splits(settings))
 
@@ -164,7 +169,10 @@ def _command(src: str, dest: str, given: Mapping[str, object]) -> str:
         option = f"--{name.removeprefix('pack.').replace('_', '-')}"
         if isinstance(value, dict):
             option, value = "--split", [f"{split}={weight}" for split, weight in value.items()]
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
+        if value is True:
+            words.append(option)
+            continue
+        for one in value if isinstance(value, list) else [] if value in (None, False) else [value]:
             words += [option, str(one)]
     return shlex.join(words)
 

@@ -31,7 +31,7 @@ from datakit.pack.engines import Crew, Engine
 from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
 from datakit.pack.result import Counts, PackResult
-from datakit.pack.standing import refuse_leftovers
+from datakit.pack.standing import refuse_another, refuse_leftovers
 from datakit.pack.work import Work
 from datakit.source.fetching import Fetched, fetched
 from datakit.source.listing import list_records
@@ -59,6 +59,7 @@ def pack(
     parent: str | Path | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
     on_event: OnEvent = ignore,
+    replace: bool = False,
     dry_run: bool = False,
 ) -> PackResult:
     """Pack raw records into a dataset, or into one dataset for each split.
@@ -73,12 +74,14 @@ def pack(
         parent: A dataset, its manifest or a URL of one, whose samples stay in the shards that they are in.
         stores: Named stores of the settings.
         on_event: Told how far it is.
+        replace: Whether a dataset that shares no sample with the source is replaced; else it is refused.
         dry_run: Plan and write nothing.
 
     Raises:
         NotFound: The source is not there.
         InputError: The source is empty, a record is not JSON, keys are duplicate, a split gets no record.
-        Refused: The destination holds something else, or another process writes there.
+        Refused: The destination holds something else, another dataset, or tars that others wrote, or another process
+            writes there.
         NoSpace: The disk is full; nothing is left behind.
         UsageError: The destination is a URL, or lies inside the source.
 
@@ -108,6 +111,7 @@ def pack(
             on_event=on_event,
         )
         refuse_leftovers(target, choice.plan.splits)
+        refuse_another(choice.plan.splits, records.keys, src=sources.url, replace=replace)
         work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event)
         datasets = work.rehearse(part) if dry_run else work.execute(crew) if part is None else work.share(part, crew)
         requests = sources.requests + local.requests + choice.requests

@@ -170,6 +170,7 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
         hint = f"It needs no index: datakit verify {final}"
         raise Refused(f"{final} holds the {previous.kind} {previous.name}", hint=hint, subject=str(final))
     if final != root:
+        _refuse_last_copies(final, previous, names)
         return
     ours = {MANIFEST_NAME, NEXT_NAME, *names, *map(index_name, names), *_named_by(final)}
     others = sorted(
@@ -182,6 +183,20 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
     if others:
         hint = f"Name a place for the dataset, which gets hard links to the tars: datakit reindex {root} DEST"
         raise Refused(f"{root} also holds {listing(others, 'other file')}", hint=hint, subject=others[:LISTED])
+
+
+def _refuse_last_copies(final: Path, previous: Manifest | None, names: Sequence[str]) -> None:
+    """See that renewing a dataset removes no tar that has no other name, such as one of those indexed in place."""
+    gone = {entry.name for entry in previous.members} - set(names) if previous is not None else set()
+    last = sorted(
+        name for name in gone if name.endswith(TAR) and (final / name).is_file() and (final / name).stat().st_nlink == 1
+    )
+    if last:
+        raise Refused(
+            f"{final} holds the only copy of {listing(last, 'tar')}, which would be removed",
+            hint="Name another place, or move them away",
+            subject=str(final),
+        )
 
 
 def _sweep(final: Path) -> None:

@@ -3,7 +3,7 @@
 A shard is kept only where its file and its index are those that a receipt was written for, untouched, or have the
 checksums that the old manifest names: a flipped bit would otherwise live on under a new manifest. What is damaged is
 told and made again. Datasets of an earlier pack that a new one would leave standing beside its own are refused, because
-their samples would be in two splits at once.
+their samples would be in two splits at once; so is a destination that holds another dataset, and tars of others always.
 
 What it does not do: remove or mend anything (a commit replaces what it renews).
 """
@@ -14,17 +14,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
+from datakit.data.keys import key_hash
 from datakit.data.manifest import Manifest
 from datakit.data.shard import Row
-from datakit.errors import InputError, IntegrityError, NotFound, Refused
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.events import Caution, OnEvent
 from datakit.pack.planning import PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, task_of
 from datakit.pack.writing import BuiltShard, Totals
-from datakit.storage.commit import read_manifest
+from datakit.source.records import KeyColumn
+from datakit.storage.commit import check_place, read_manifest
 from datakit.storage.disk import map_file
+from datakit.units import format_number_of
+
+_LOOKED_AT = 4096
+"""Keys of an index that are looked for at once: of an older version of the same dataset nearly all are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,71 @@ def refuse_leftovers(dest: Path, splits: Sequence[PlannedSplit]) -> None:
             hint=f"Name another destination, or remove what is old: rm -r {' '.join(map(str, left))}",
             subject=str(left[0]),
         )
+
+
+def refuse_another(splits: Sequence[PlannedSplit], keys: KeyColumn, *, src: str, replace: bool) -> None:
+    """See that what stands at the planned places is an older version of what is packed, and no other dataset.
+
+    Another is one that pack did not make, and one of which not a single sample is among the new ones. The samples of
+    all splits count together, and looking ends at the first common one: a first index in the usual case.
+
+    Args:
+        splits: What is planned.
+        keys: Of all records.
+        src: What the source is called.
+        replace: Whether another dataset is to be replaced.
+
+    Raises:
+        Refused: Another one is there, or something else.
+    """
+    standing = []
+    for split in splits:
+        if (manifest := check_place(split.path, kind="dataset", name=split.dataset)) is not None:
+            refuse_foreign(manifest, split.path)
+            standing.append((split.path, manifest))
+    if replace or not standing or not len(keys):
+        return
+    said = f"{', '.join(str(path) for path, _ in standing)} {'hold' if len(standing) > 1 else 'holds'}"
+    names = f"dataset {', '.join(manifest.name for _, manifest in standing)}"
+    hint = "Name another destination; or, if it is no longer needed, replace it: --replace"
+    if any("tokenize" in manifest.contents.pack for _, manifest in standing):
+        raise Refused(f"{said} {names}, which tokenize made", hint=hint, subject=str(standing[0][0]))
+    samples = sum(manifest.contents.samples for _, manifest in standing)
+    if samples and not _share_a_key(standing, keys):
+        none = "none of which is" if samples > 1 else "which is not"
+        count = format_number_of(samples, "sample")
+        raise Refused(f"{said} {count} of {names}, {none} in {src}", hint=hint, subject=str(standing[0][0]))
+
+
+def refuse_foreign(manifest: Manifest | None, final: Path) -> None:
+    """See that a dataset about to be renewed is not one of tars that others wrote, which a renewal would remove.
+
+    Raises:
+        Refused: It is.
+    """
+    if manifest is not None and manifest.kind == "dataset" and manifest.contents.pack.get("foreign"):
+        raise Refused(
+            f"{final} holds tars that others wrote (dataset {manifest.name}, made by reindex), which would be removed",
+            hint="Name another destination",
+            subject=str(final),
+        )
+
+
+def _share_a_key(standing: Sequence[tuple[Path, Manifest]], keys: KeyColumn) -> bool:
+    """Whether a sample of these datasets has one of the keys, or cannot be looked at: damage is told elsewhere."""
+    known = np.sort(keys.hashes())
+    for path, manifest in standing:
+        for shard in manifest.contents.shards:
+            try:
+                index = Index.from_buffer(map_file(path / shard.index_name))
+            except DatakitError:
+                return True
+            for start in range(0, len(index), _LOOKED_AT):
+                some = np.array([key_hash(key) for key in index.keys(start, start + _LOOKED_AT)], np.uint64)
+                at = np.minimum(known.searchsorted(some), len(known) - 1)
+                if (known[at] == some).any():
+                    return True
+    return False
 
 
 def _folders(dest: Path) -> list[Path]:

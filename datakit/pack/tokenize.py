@@ -26,11 +26,11 @@ import orjson
 from datakit.data.digest import crc32c
 from datakit.data.manifest import Contents, Manifest, ShardEntry
 from datakit.data.shard import Row, Sample
-from datakit.errors import InputError, IntegrityError, UsageError
+from datakit.errors import InputError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.cut import check_name
 from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
-from datakit.pack.standing import kept, standing_shards
+from datakit.pack.standing import kept, refuse_foreign, standing_shards
 from datakit.pack.tokenizer import Tokenizer
 from datakit.pack.writing import (
     BuiltShard,
@@ -155,7 +155,7 @@ def tokenize(
         NotFound: The dataset or the model's directory is not there.
         InputError: A record has no known form, a template cannot be masked, nothing is left to learn.
         IntegrityError: An index is not what the manifest says, or a sample's bytes not what its index says.
-        Refused: The destination holds something else.
+        Refused: The destination holds something else, a dataset that is not of tokens included.
     """
     settings = settings or TokenizeSettings()
     root = local_directory(dataset, verb="tokenize")
@@ -204,6 +204,7 @@ class _Work:
 
     def run(self, previous: Manifest | None, staging: Staging | None, on_event: OnEvent) -> _Made:
         """Make or keep a shard for each shard of the source, in order; written only where there is a staging."""
+        _refuse_records(previous, self.target)
         origins: list[_Origin] = []
         shards: list[BuiltShard] = []
         written: dict[str, Path] = {}
@@ -307,6 +308,15 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
     out = io.BytesIO()
     np.lib.format.write_array(out, array, version=(1, 0), allow_pickle=False)
     return out.getvalue()
+
+
+def _refuse_records(previous: Manifest | None, target: Path) -> None:
+    """See that what would be renewed is a dataset of tokens."""
+    refuse_foreign(previous, target)
+    if previous is not None and "tokenize" not in previous.contents.pack:
+        raise Refused(
+            f"{target} holds dataset {previous.name}, which pack made", hint="Name another place", subject=str(target)
+        )
 
 
 def _earlier(previous: Manifest | None, how: Mapping[str, Any]) -> dict[str, _Origin]:

@@ -274,6 +274,23 @@ def test_commands_leave_each_others_datasets_alone(raw: Path) -> None:
     assert tree(Path("ds")) == before
 
 
+def test_another_dataset_is_replaced_by_name_only(raw: Path) -> None:
+    """Exit code 3 and both ways out; a part that was told to replace names a commit that does."""
+    write_lines(Path("old.jsonl"), [b'{"id": "old"}'])
+    datakit("pack", "old.jsonl", "ds")
+
+    refused = datakit("pack", "raw.jsonl", "ds")
+    part = datakit("pack", "raw.jsonl", "ds", "--part", "0/1", "--replace")
+    answer = datakit("pack", "raw.jsonl", "ds", "--replace")
+
+    assert refused.code == 3
+    assert f"error: {Path.cwd()}/ds holds 1 sample of dataset ds, which is not in raw.jsonl\n" in refused.stderr
+    assert "another destination" in refused.stderr
+    assert "--replace" in refused.stderr
+    assert "commits: datakit pack raw.jsonl ds --replace" in part.stderr
+    assert answer.code == 0
+
+
 @pytest.mark.parametrize("word", ["3", "a/b", "1/", "/2", "-1/2"])
 def test_a_part_is_two_numbers(raw: Path, word: str) -> None:
     """Anything else than I/N is wrong usage, and the hint shows four good ones."""

@@ -282,6 +282,21 @@ def test_a_dataset_of_our_own_is_left_alone(tmp_path: Path, tars: Path) -> None:
         reindex(tars, tmp_path / "ours")
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_tars_indexed_where_they_lie_are_not_replaced_by_others(tmp_path: Path, tars: Path, dry_run: bool) -> None:
+    """A tar without another name is the last of its bytes; a link to one that lies elsewhere may go."""
+    write_webdataset(tmp_path / "mine" / "a.tar", pairs(range(5)))
+    reindex(tmp_path / "mine", workers=1)
+    reindex(tars, tmp_path / "linked", workers=1)
+
+    with pytest.raises(Refused, match=r"mine holds the only copy of 1 tar \(a.tar\), which would be removed"):
+        reindex(tars, tmp_path / "mine", workers=1, dry_run=dry_run)
+    reindex(tmp_path / "mine", tmp_path / "linked", workers=1, dry_run=dry_run)
+
+    assert (tmp_path / "mine" / "a.tar").exists()
+    assert (tmp_path / "linked" / "a.tar").exists() != dry_run
+
+
 def test_a_place_without_tars_says_so(tmp_path: Path) -> None:
     """Nothing, a file, an empty folder, a URL."""
     (tmp_path / "empty").mkdir()

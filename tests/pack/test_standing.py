@@ -12,10 +12,12 @@ from datakit.events import Caution, Event
 from datakit.pack import writing
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
+from datakit.pack.reindex import reindex
 from datakit.pack.result import PackResult
 from datakit.pack.verify import verify
 from datakit.storage.commit import commit, read_manifest
-from support.packing import raw_lines, small_pack, tree, write_lines
+from support.packing import raw_lines, small_pack, tree, write_lines, write_pairs
+from support.tars import pairs, write_webdataset
 
 TRAIN_HELD_OUT = {"train": 9, "held-out": 1}
 
@@ -135,3 +137,67 @@ def test_a_dry_run_refuses_what_the_run_refuses(tmp_path: Path, place: str, said
         sentences.append(caught.value.message)
 
     assert sentences[0] == sentences[1]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_tars_of_others_are_never_packed_over(tmp_path: Path, dry_run: bool, replace: bool) -> None:
+    """A folder that reindex made a dataset in place holds somebody's originals: refused, whatever is asked for."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(20))
+    write_webdataset(tmp_path / "mine" / "000.tar", pairs(range(10)))
+    reindex(tmp_path / "mine", workers=1)
+    whole = tree(tmp_path / "mine")
+
+    with pytest.raises(Refused, match=r"holds tars that others wrote \(dataset mine, made by reindex\)"):
+        pack(raw, tmp_path / "mine", workers=1, replace=replace, dry_run=dry_run)
+
+    assert tree(tmp_path / "mine") == whole
+
+
+@pytest.mark.parametrize("how", ["pack", "dry run", "part"])
+def test_another_dataset_is_not_packed_over(tmp_path: Path, how: str) -> None:
+    """None of its samples is in the source: refused, with both ways out; asked for by name it is replaced."""
+    raw = write_lines(tmp_path / "chat.jsonl", raw_lines(20))
+    small_pack(write_pairs(tmp_path / "photos", 9), tmp_path / "ds" / "photos")
+    whole = tree(tmp_path / "ds")
+    words = {"workers": 1, "dry_run": how == "dry run", "part": (0, 1) if how == "part" else None}
+
+    with pytest.raises(Refused) as caught:
+        pack(raw, tmp_path / "ds" / "photos", **words)  # type: ignore[arg-type]  # by name
+
+    assert caught.value.message == (
+        f"{tmp_path}/ds/photos holds 9 samples of dataset photos, none of which is in {raw}"
+    )
+    assert caught.value.hint == "Name another destination; or, if it is no longer needed, replace it: --replace"
+    assert tree(tmp_path / "ds") == whole
+    result = pack(raw, tmp_path / "ds" / "photos", replace=True, **words)  # type: ignore[arg-type]
+    assert result.samples == 20
+    assert read_manifest(tmp_path / "ds" / "photos").contents.samples == (20 if how == "pack" else 9)
+
+
+def test_samples_of_all_splits_count_together(tmp_path: Path) -> None:
+    """Weights that turn two splits around leave each without a sample of its own, and are an older version still."""
+    lines = [b'{"id": "r%d"}' % number for number in range(40)]
+    raw = write_lines(tmp_path / "raw.jsonl", lines)
+    small_pack(raw, tmp_path / "ds", splits={"a": 1, "b": 1})
+    other = write_lines(tmp_path / "other.jsonl", [b'{"id": "s%d"}' % number for number in range(40)])
+
+    one_left = small_pack(
+        write_lines(raw, [*other.read_bytes().splitlines(), lines[7]]), tmp_path / "ds", splits={"a": 1, "b": 1}
+    )
+    with pytest.raises(Refused, match=rf"ds/a, {tmp_path}/ds/b hold 41 samples of dataset ds-a, ds-b, none of which"):
+        small_pack(write_lines(raw, lines[:7]), tmp_path / "ds", splits={"a": 1, "b": 1})
+
+    assert one_left.samples == 41
+
+
+def test_a_dataset_whose_indexes_are_gone_is_made_again(tmp_path: Path) -> None:
+    """What cannot be looked at is damage, and no reason to refuse."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(20))
+    small_pack(raw, tmp_path / "ds")
+    for path in (tmp_path / "ds").glob("*.index.arrow"):
+        path.unlink()
+
+    small_pack(write_lines(raw, [b'{"id": "x"}']), tmp_path / "ds")
+
+    assert verify(tmp_path / "ds").findings == ()

@@ -19,12 +19,15 @@ import pytest
 
 from datakit import InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.events import Caution, Event, Progress
+from datakit.pack.build import pack
+from datakit.pack.reindex import reindex
 from datakit.pack.tokenize import TokenizeSettings, tokenize
 from datakit.pack.tokenizer import Tokenizer, _clock
 from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
 from support.cli import environment
 from support.packing import samples_of, small_pack, tree, write_lines
+from support.tars import pairs, write_webdataset
 from support.tokens import CHATML, DATED, FORGETFUL, PICKY, tiny_tokenizer
 
 
@@ -455,3 +458,27 @@ def test_without_transformers_the_extra_is_named(tmp_path: Path, model: Path) ->
     )
 
     assert done.stdout == "transformers is not installed. pip install 'datakit[train]'\n"
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_records_tokens_and_tars_of_others_do_not_replace_each_other(
+    tmp_path: Path, model: Path, dry_run: bool
+) -> None:
+    """Neither are tokens written over what pack or reindex made, nor records over tokens; those only when asked for."""
+    source = pack_chats(tmp_path, [chat(1)])
+    small_pack(tmp_path / "raw.jsonl", tmp_path / "other" / "ds")
+    write_webdataset(tmp_path / "theirs" / "000.tar", pairs(range(10)))
+    reindex(tmp_path / "theirs", workers=1)
+    tokenize(source, tmp_path / "tokens", model=model)
+    whole = tree(tmp_path)
+
+    with pytest.raises(Refused, match=r"other/ds holds dataset ds, which pack made"):
+        tokenize(source, tmp_path / "other" / "ds", model=model, dry_run=dry_run)
+    with pytest.raises(Refused, match=r"theirs holds tars that others wrote"):
+        tokenize(source, tmp_path / "theirs", model=model, dry_run=dry_run)
+    with pytest.raises(Refused, match=r"tokens holds dataset tokens, which tokenize made"):
+        pack(tmp_path / "raw.jsonl", tmp_path / "tokens", dry_run=dry_run)
+
+    assert tree(tmp_path) == whole
+    pack(tmp_path / "raw.jsonl", tmp_path / "tokens", replace=True, dry_run=dry_run)
+    assert ("tokenize" in read_manifest(tmp_path / "tokens").contents.pack) == dry_run
