@@ -33,6 +33,7 @@ ORDER = [
     "data/changes",
     "data/order",
     "storage/disk",
+    "storage/aside",
     "storage/links",
     "storage/absent",
     "storage/commit",

@@ -34,6 +34,7 @@ from datakit.errors import DatakitError, Refused
 from datakit.pack import seal
 from datakit.pack.writing import BuiltShard, Totals, sync_shard
 from datakit.storage import disk
+from datakit.storage.aside import make_ignored, remove_bare
 from datakit.storage.links import link
 
 TASK_FORMAT = 1
@@ -152,7 +153,7 @@ class Memory:
     """What pack remembers of one destination.
 
     Attributes:
-        root: `.<dest>.pack`, beside the destination.
+        root: `.<dest>.pack`, beside the destination; Git leaves it alone.
     """
 
     root: Path
@@ -175,7 +176,7 @@ class Memory:
     def workroom(self, name: str) -> Iterator[Path]:
         """A directory for shards in the making, which the next holder of the same lock clears as well."""
         room = self.root / name
-        disk.make_dirs(self.root)
+        make_ignored(self.root)
         disk.remove(room)
         disk.make_dirs(room)
         try:
@@ -187,8 +188,7 @@ class Memory:
     def tidy(self) -> None:
         """Remove what is empty."""
         for path in (self._built, self._kept, self.root):
-            with contextlib.suppress(OSError):  # it holds something, or is not there
-                path.rmdir()
+            remove_bare(path)
 
     def settle(self, task: str, built: BuiltShard, path: Path, *, settled: bool) -> Receipt:
         """Make a shard that `write_shard` wrote to `path` one that survives a kill; it moves to its place in `built`.
@@ -199,7 +199,7 @@ class Memory:
         sync_shard(path)
         target = self.path_of(task)
         with disk.at_door(target):
-            _make_room(self._built)
+            self._make(self._built)
             for path_of in (target, Path(index_name(str(target)))):
                 seal.clear(path_of)
             os.replace(index_name(str(path)), index_name(str(target)))
@@ -251,7 +251,7 @@ class Memory:
                 hint=f"Give all parts the same source and settings; or begin anew: rm -r {self.root}",
                 subject=str(dest),
             )
-        disk.make_dirs(self.root)
+        self._make(self.root)
         seal.write(self.root / PLAN, plan)
 
     def forget_built(self, tasks: Iterable[str]) -> None:
@@ -269,7 +269,7 @@ class Memory:
             links: Whether to keep hard links to the shards, for a destination that is removed before the next pack.
         """
         with disk.at_door(self.root):
-            disk.make_dirs(self.root)
+            self._make(self.root)
             seal.write(self.root / KNOWN, [receipt.to_json() for receipt in receipts])
             wanted = {f"{receipt.built.shard.sha256}.tar": at[receipt.task] for receipt in receipts} if links else {}
             self._keep(wanted)
@@ -286,13 +286,17 @@ class Memory:
         else:
             disk.remove(self._kept)
         for shard, path in wanted.items():
-            _make_room(self._kept)
+            self._make(self._kept)
             for name, there in ((shard, path), (index_name(shard), Path(index_name(str(path))))):
                 kept = self._kept / name
                 if Stat.of(kept) != Stat.of(there):
                     disk.remove(kept)
                     link(there, kept)
         self.tidy()
+
+    def _make(self, folder: Path) -> None:
+        make_ignored(self.root)
+        _make_room(folder)
 
     @property
     def _built(self) -> Path:

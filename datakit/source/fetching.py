@@ -29,12 +29,13 @@ from datakit.source.files import FileBatch
 from datakit.source.originals import Version, version_of
 from datakit.source.originals import changed as changed_original
 from datakit.source.records import Batch
-from datakit.source.scan import Sources, is_remote, open_source
+from datakit.source.scan import Sources, open_source
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile, shown
 from datakit.source.unpacking import lines_file, plain_file
 from datakit.storage import disk, etags
 from datakit.storage.answers import changed
+from datakit.storage.aside import make_ignored
 from datakit.storage.objects import Store
 from datakit.storage.retry import DAMAGE_TRIES
 
@@ -161,7 +162,9 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
     with contextlib.ExitStack() as stack:
         stack.callback(disk.remove, spool)
         root, remote = _local_root(sources.url), None
-        if is_remote(sources.url):
+        if sources.is_remote or sources.kind != "files":
+            make_ignored(spool)
+        if sources.is_remote:
             root = str(spool / "fetched")
             remote = stack.enter_context(Fetcher(sources, Path(root), stores=stores))
             if sources.kind != "files":

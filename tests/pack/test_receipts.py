@@ -371,3 +371,19 @@ def test_a_receipt_that_is_not_settled_is_not_taken(tmp_path: Path) -> None:
     assert memory.built("one") is None
     memory.remember([receipt, replace(receipt, task="two", settled=True)], at={}, links=False)
     assert list(memory.known()) == ["two"]
+
+
+def test_git_records_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a part that waits for its commit, and of the links of a DVC stage, `git add -A` takes nothing."""
+    monkeypatch.setenv("DVC_STAGE", "pack")
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    recorded = []
+
+    for part in ((0, 2), None):
+        pack(raw, tmp_path / "ds", workers=1, part=part)
+        told = subprocess.run(["git", "-C", tmp_path, "status", "--porcelain"], check=True, capture_output=True)
+        recorded.append(told.stdout.split())
+
+    assert (tmp_path / ".ds.pack" / "kept").exists()
+    assert recorded == [[b"??", b"raw.jsonl"], [b"??", b"ds/", b"??", b"raw.jsonl"]]

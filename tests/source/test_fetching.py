@@ -62,6 +62,7 @@ def test_nothing_is_fetched_before_its_turn(pairs: tuple[MemoryStore, Fetched, R
     assert (memory.requests - before).get == 4
     assert local.requests >= 4
     assert len(tree(tmp_path / "spool")) == 1
+    assert (tmp_path / "spool" / ".gitignore").read_bytes() == b"*\n", "Git leaves it alone, should it be left there"
 
 
 def test_what_was_built_is_removed(pairs: tuple[MemoryStore, Fetched, Records], tmp_path: Path) -> None:

@@ -58,9 +58,13 @@ def samples_of(dataset: Path) -> list[Sample]:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones too, but for what pack remembers of inodes and times."""
+    """Every file below a folder, hidden ones too, but for what pack remembers of inodes and times, and hides of it."""
     files = (path for path in sorted(root.rglob("*")) if path.is_file())
-    return {str(path.relative_to(root)): path.read_bytes() for path in files if path.name != "known.json"}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in files
+        if path.name not in ("known.json", ".gitignore")
+    }
 
 
 def visible(path: Path) -> list[str]:
@@ -69,4 +73,8 @@ def visible(path: Path) -> list[str]:
 
 
 def _is_bare_memory(path: Path) -> bool:
-    return path.name.startswith(".") and path.suffix == ".pack" and os.listdir(path) == ["known.json"]
+    return (
+        path.name.startswith(".")
+        and path.suffix == ".pack"
+        and sorted(os.listdir(path)) == [".gitignore", "known.json"]
+    )
