@@ -29,6 +29,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from datakit import units
+from datakit.errors import one_line
 from datakit.events import Caution, Event, Note, Progress
 
 REDRAW_S = 0.1  # ten times a second looks continuous; events may come thousands of times a second
@@ -71,7 +72,7 @@ class Console:
             if isinstance(event, Progress):
                 self._progress(event)
             elif isinstance(event, Note):
-                self.say(event.message)
+                self.say(one_line(event.message))
             else:
                 self.cautions.append(event)
                 self._labelled("caution", "yellow", event.message, event.hint)
@@ -129,9 +130,9 @@ class Console:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._err.fileno())
 
     def _labelled(self, label: str, style: str, message: str, hint: str | None) -> None:
-        self._rich.print(Text.assemble((f"{label}: ", style), message), soft_wrap=True)
+        self._rich.print(Text.assemble((f"{label}: ", style), one_line(message)), soft_wrap=True)
         if hint:
-            self._rich.print(Text.assemble(("hint: ", "cyan"), hint), soft_wrap=True)
+            self._rich.print(Text.assemble(("hint: ", "cyan"), one_line(hint)), soft_wrap=True)
 
     def _progress(self, event: Progress) -> None:
         if not self.lively:

@@ -20,6 +20,7 @@ the command line ends with (docs/errors.md).
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 __all__ = [
@@ -38,11 +39,30 @@ __all__ = [
 ]
 
 
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def one_line(text: str) -> str:
+    r"""A text as it can be shown in one line, whatever names stand in it.
+
+    Control characters and lone surrogates, which stand for bytes that are no UTF-8, are escaped.
+
+    Example:
+        >>> one_line("a\x07b")
+        'a\\x07b'
+    """
+    return _NO_TEXT.sub(lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else _surrogate(found[0]), text)
+
+
+def _surrogate(letter: str) -> str:
+    return letter.encode("utf-8", "backslashreplace").decode()
+
+
 class DatakitError(Exception):
     """The root: catch this to catch everything that datakit raises on purpose.
 
     Args:
-        message: What happened, with the value and the place; one sentence, no trailing advice.
+        message: What happened, with the value and the place; one sentence in one line, no trailing advice.
         hint: What to do next, a command if there is one.
         subject: The object the error is about (a path, a shard name, a key), for programs.
     """
@@ -50,9 +70,9 @@ class DatakitError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str | None = None, subject: object = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = one_line(message)
+        super().__init__(self.message)
+        self.hint = None if hint is None else one_line(hint)
         self.subject = subject
 
     def __str__(self) -> str:

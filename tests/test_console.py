@@ -57,6 +57,23 @@ def test_people_are_told_on_stderr_and_the_result_stands_alone_on_stdout() -> No
     )
 
 
+def test_names_do_not_draw() -> None:
+    """Of a newline or an escape in a file's name a terminal sees letters."""
+    console, _, err, _ = draw(terminal=False)
+
+    console.on_event(Note("a\nb"))
+    console.on_event(Caution("a\nb", hint="rm 'a\x1b[2Jb'"))
+    console.error("a\x9bb", hint="\udcff")
+
+    assert err.getvalue().splitlines() == [
+        r"a\x0ab",
+        r"caution: a\x0ab",
+        r"hint: rm 'a\x1b[2Jb'",
+        r"error: a\x9bb",
+        r"hint: \udcff",
+    ]
+
+
 def test_a_caution_is_kept_for_the_json_result() -> None:
     """What was cautioned about can be read afterwards, in order."""
     console, *_ = draw(terminal=False)

@@ -102,3 +102,12 @@ def test_the_extra_named_by_a_missing_extra_exists(pyproject: dict[str, Any]) ->
 
     assert named
     assert named <= set(pyproject["project"]["optional-dependencies"])
+
+
+def test_a_message_is_one_line_whatever_names_stand_in_it() -> None:
+    """A newline in a file's name does not end the sentence, an escape moves no terminal, bytes are letters."""
+    error = errors.InputError("a\nb\x1b[1m.jpg is caf\udce9", hint="Rename a\r\nb")
+
+    assert error.message == r"a\x0ab\x1b[1m.jpg is caf\udce9"
+    assert str(error) == error.message + r". Rename a\x0d\x0ab"
+    assert pickle.loads(pickle.dumps(error)).message == error.message

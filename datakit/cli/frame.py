@@ -336,20 +336,26 @@ def plain(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {_text(key): plain(item) for key, item in value.items()}
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(plain(item) for item in value)
-    return str(value)
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode()  # a file's name may hold bytes that are no UTF-8
 
 
 def die_quietly_from_now_on() -> None:

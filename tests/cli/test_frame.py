@@ -248,6 +248,7 @@ class Secretive:
         ({"b", "a"}, ["a", "b"]),
         (float("inf"), None),
         (True, True),
+        (("caf\udce9", Path("\udcff")), ["caf\\udce9", "\\udcff"]),
         (Secretive("s3://b", "hunter2"), {"url": "s3://b"}),
         (Result, str(Result)),
     ],
