@@ -40,6 +40,7 @@ from datakit.source.records import Records
 from datakit.source.reports import LeftOut, settle
 from datakit.source.scan import Sources, is_remote, scan
 from datakit.storage import disk
+from datakit.units import format_number_of
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
@@ -119,8 +120,6 @@ def pack(
         source_bytes=sources.total_bytes,
         requests=requests,
         request_price=price_at(str(src), stores) if sources.is_remote else None,
-        records=len(records.keys),
-        part_counts=records.part_counts,
         built=work.num_built,
         left_out=left_out,
     )
@@ -159,7 +158,8 @@ def _settle(
     )
     if left_out.count:
         hint = None if left_out.report is None else f"They are listed in {left_out.report}"
-        on_event(Caution(f"{left_out.count} offenders are left out, {len(records.keys)} records are packed", hint=hint))
+        are = "is" if left_out.count == 1 else "are"
+        on_event(Caution(f"{format_number_of(left_out.count, 'offender')} {are} left out", hint=hint))
     if not len(records.keys):
         left = f" that can be packed, and {left_out.count} that cannot" if left_out.count else ""
         hint = "Name a source that holds records, or say of what kind they are: --input"

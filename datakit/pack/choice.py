@@ -45,6 +45,7 @@ class Choice:
         changes: What the next change is expected to re-send.
         requests: Requests that reading a parent took.
         twins: Records that are left out because an earlier one holds their bytes.
+        part_counts: How many of the others have a part, by its name.
     """
 
     settings: PackSettings
@@ -53,6 +54,7 @@ class Choice:
     changes: tuple[Change, ...]
     requests: int
     twins: int
+    part_counts: Mapping[str, int]
 
 
 def choose(
@@ -116,7 +118,8 @@ def choose(
     requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:
         on_event(said)
-    return Choice(resolved, planned, size, changes, requests, num_twins)
+    counts = records.part_counts if chosen is None else records.parts_of(chosen)
+    return Choice(resolved, planned, size, changes, requests, num_twins, counts)
 
 
 def _without_twins(

@@ -50,8 +50,6 @@ class Counts:
     source_bytes: int
     requests: int
     request_price: RequestPrice | None
-    records: int
-    part_counts: Mapping[str, int]
     built: int
     left_out: LeftOut
 
@@ -65,7 +63,7 @@ class PackResult:
         dest: The destination.
         source_bytes: Bytes of the source's files.
         requests: Requests made to a store for listing and reading it.
-        records: Raw records that can be packed.
+        records: Raw records in the datasets: those that can be packed, but for `twins`.
         twins: Records that `--dedupe drop` left out.
         part_counts: How many of them have a part, by its name.
         samples: Samples in all datasets.
@@ -124,9 +122,9 @@ class PackResult:
             dest=dest,
             source_bytes=counts.source_bytes,
             requests=counts.requests,
-            records=counts.records,
+            records=choice.plan.samples,
             twins=choice.twins,
-            part_counts=counts.part_counts,
+            part_counts=choice.part_counts,
             samples=choice.plan.samples,
             shards=sum(dataset.shards for dataset in datasets),
             reused=sum(dataset.reused for dataset in datasets),

@@ -31,7 +31,8 @@ from datakit.source.originals import changed as changed_original
 from datakit.source.records import Batch
 from datakit.source.scan import Sources, open_source
 from datakit.source.spans import LineFile
-from datakit.source.trees import SourceFile, shown
+from datakit.source.trees import SourceFile
+from datakit.source.troubles import shown
 from datakit.source.unpacking import lines_file, plain_file
 from datakit.storage import disk, etags
 from datakit.storage.answers import changed

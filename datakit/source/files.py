@@ -80,6 +80,10 @@ class Files:
         """How many records have a part, by its name."""
         return counts([kind.parts for kind in self.kinds], self.kind_of)
 
+    def parts_of(self, positions: Positions) -> Mapping[str, int]:
+        """The same of some."""
+        return counts([kind.parts for kind in self.kinds], self.kind_of[positions])
+
     def signatures(self, positions: Positions) -> list[bytes]:
         """16 bytes for each of some: BLAKE2b over name, size and stamp of each of its parts."""
         return self.take(positions).signatures()

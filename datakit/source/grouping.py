@@ -21,8 +21,7 @@ from datakit.source.clashes import clashes
 from datakit.source.files import Files, Kind
 from datakit.source.naming import Naming
 from datakit.source.records import KeyColumn, lacking
-from datakit.source.trees import shown
-from datakit.source.troubles import Raw, Trouble
+from datakit.source.troubles import Raw, Trouble, shown
 
 
 class FoundFile(NamedTuple):

@@ -73,6 +73,10 @@ class Lines:
         """Every record has its one part."""
         return {JSON_PART: len(self.keys)} if len(self.keys) else {}
 
+    def parts_of(self, positions: Positions) -> Mapping[str, int]:
+        """The same of some."""
+        return {JSON_PART: len(positions)} if len(positions) else {}
+
     def where(self, positions: Sequence[int]) -> dict[int, str]:
         """Where records came from, by position, as a person would look them up: `chat.jsonl:12`."""
         wanted = np.unique(np.array(positions, np.int64))

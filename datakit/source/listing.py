@@ -18,8 +18,7 @@ from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
 from datakit.source.tars import list_tar, tar_tasks
-from datakit.source.trees import shown
-from datakit.source.troubles import Trouble, refusal
+from datakit.source.troubles import Trouble, refusal, shown
 
 
 def list_records(
@@ -70,7 +69,7 @@ def list_records(
             local.root, files=found, naming=naming, timed=not sources.is_remote, troubles=sources.troubles
         )
     if records.troubles and on_error == "stop":
-        raise refusal(records.troubles)
+        raise refusal(records.troubles, limit=None if sources.kind in ("files", "tar") else limit)
     return replace(records, remarks=(*_left_out(hidden), *records.remarks))
 
 

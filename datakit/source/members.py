@@ -127,6 +127,10 @@ class Members:
         """How many records have a part, by its name."""
         return counts(self.kinds, self.kind_of)
 
+    def parts_of(self, positions: Positions) -> Mapping[str, int]:
+        """The same of some."""
+        return counts(self.kinds, self.kind_of[positions])
+
     def where(self, position: int) -> str:
         """Where a record came from, as a person would look it up: `chat.parquet:12`."""
         return f"{self.holders[self.holder_of[position]].name}:{self.rows[position]}"

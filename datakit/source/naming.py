@@ -16,8 +16,8 @@ from datakit.errors import InputError
 JSON_PART = "json"
 
 _FIELD_HINT = (
-    "Set pack.key_field to another field; one that no record has names records by a hash of their bytes; "
-    "or write what a key may not hold as %XX: --escape percent"
+    "Name another field (--key-field; one that no record has names them by a hash of their bytes), or write what a key "
+    "may not hold as %XX (--escape percent)"
 )
 _NAME_HINT = (
     "Rename it, cut names elsewhere (--key first-dot), or write what a key may not hold as %XX (--escape percent)"

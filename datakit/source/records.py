@@ -195,6 +195,10 @@ class Records(Protocol):
         """How many records have a part, by its name."""
         ...
 
+    def parts_of(self, positions: Positions) -> Mapping[str, int]:
+        """The same for some of them."""
+        ...
+
     @property
     def troubles(self) -> Sequence[Trouble]:
         """What was left out of the table, in the source's order."""

@@ -8,7 +8,6 @@ copy of the same name. Files in a store are named and not copied: they are still
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -16,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+import orjson
+
 from datakit.errors import InputError
 from datakit.source.originals import reading
-from datakit.source.troubles import Raw, Trouble, listing
+from datakit.source.troubles import Raw, Trouble, listing, shown
 from datakit.storage import disk
 
 _COPY_BYTES = 2**20
@@ -62,10 +63,12 @@ def settle(
         disk.make_dirs(dest.parent)
         disk.write_atomic(report, b"".join(map(_line, troubles)))
     if len(troubles) > max_errors:
-        places = listing([str(trouble) for trouble in troubles], "record")
+        places = listing([str(trouble) for trouble in troubles], "record", limit=max_errors)
         raise InputError(
-            f"{places} cannot be packed, more than --max-errors {max_errors}",
-            hint="Mend them, or allow more" if dry_run else f"All are listed in {report}: mend them, or allow more",
+            f"{places} cannot be packed, which --max-errors {max_errors} does not allow",
+            hint="Mend them, or allow more"
+            if dry_run
+            else f"Those found are listed in {report}: mend them, or allow more",
             subject=len(troubles),
         )
     if on_error != "quarantine" or dry_run:
@@ -75,9 +78,10 @@ def settle(
 
 
 def _line(trouble: Trouble) -> bytes:
-    # the standard library's, because names may hold bytes that are no UTF-8
-    value = {"where": trouble.where, "key": trouble.key, "problem": trouble.problem}
-    return json.dumps(value).encode() + b"\n"
+    # names may hold bytes that are no UTF-8, and so no JSON that others read
+    key = None if trouble.key is None else shown(trouble.key)
+    value = {"where": shown(trouble.where), "key": key, "problem": shown(trouble.problem)}
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _copy(raws: Sequence[Raw], folder: Path) -> None:

@@ -18,8 +18,8 @@ from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.source.kinds import Kind, kind_of, plain_name, used
-from datakit.source.trees import SourceFile, shown, walk
-from datakit.source.troubles import Trouble
+from datakit.source.trees import SourceFile, walk
+from datakit.source.troubles import Trouble, shown
 from datakit.storage.access import SCHEMES, refuse_slips
 from datakit.storage.retry import Pace, PatientStore
 
@@ -108,7 +108,8 @@ def scan(
         tree = walk(root, fingerprints=fingerprints)
         files, troubles, hidden, alone = tree.files, tree.troubles, tree.hidden, root.is_file()
     if not files and not troubles:
-        raise InputError(f"{src} is empty: it holds no files", hint="Name what holds records", subject=str(src))
+        hint = "Look at the path; names that begin with a dot are left out"
+        raise InputError(f"{src} is empty: it holds no files", hint=hint, subject=str(src))
     files.sort(key=lambda file: file.name)
     names = [file.name for file in files[: 1 if single else None]] or [trouble.where for trouble in troubles]
     kind = kind_of(names, wanted=input, src=src, single=alone)

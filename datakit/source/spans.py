@@ -205,8 +205,9 @@ def _key_of(data: bytes, naming: Naming) -> str:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        said = "it has a byte-order mark" if data.startswith(BOM) else str(error).split(":")[0]
-        raise InputError(f"not JSON: {said}", hint="Mend that line, or take it out, and pack again") from None
+        raise InputError(
+            f"not JSON: {_said(data, error)}", hint="Mend that line, or take it out, and pack again"
+        ) from None
     if not isinstance(value, dict):
         found = _JSON_KINDS.get(type(value), "null")
         raise InputError(f"{found}, not a JSON object", hint="Write one object a line")
@@ -214,6 +215,18 @@ def _key_of(data: bytes, naming: Naming) -> str:
     if key is None:
         return blake2b(data, digest_size=8).hexdigest()
     return naming.key_of(key)
+
+
+def _said(data: bytes, error: orjson.JSONDecodeError) -> str:
+    """Why a line is no JSON, in plain words."""
+    words = str(error).split(":")[0]
+    if data.startswith(BOM):
+        return "it has a byte-order mark"
+    if "UTF-8" in words:
+        return "it is not UTF-8"
+    if not error.pos:
+        return f"it begins with {error.doc[:20]!r}"
+    return words if "end of data" in words else f"{words} (character {error.pos + 1})"
 
 
 _JSON_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}

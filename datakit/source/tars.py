@@ -34,8 +34,8 @@ from datakit.source.naming import Naming
 from datakit.source.originals import reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
-from datakit.source.trees import SourceFile, shown
-from datakit.source.troubles import Trouble
+from datakit.source.trees import SourceFile
+from datakit.source.troubles import Trouble, shown
 from datakit.storage import disk
 from datakit.storage.commit import parse_manifest
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from datakit.data.keys import key_hash
 from datakit.errors import NotFound
 from datakit.source.originals import Version, changed, changed_ns, reading
-from datakit.source.troubles import Trouble
+from datakit.source.troubles import Trouble, shown
 from datakit.storage import disk
 from datakit.storage.objects import no_file
 
@@ -115,11 +115,6 @@ def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
 _ANYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 _MODE = "Let this user read it: chmod u+rX"
-
-
-def shown(name: str) -> str:
-    """A name as it can be printed: bytes that are no UTF-8 as a surrogate in words."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:

@@ -7,13 +7,24 @@ source, however many workers list it, because troubles come in the source's orde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from datakit.errors import InputError
+from datakit.units import format_count, format_number_of
 
 LISTED = 10
-"""Offenders that a message lists; it says how many more there are."""
+"""Offenders that an error names to programs."""
+
+_SHOWN = 3
+"""Offenders that a message shows; it says how many more there are."""
+
+_SHOWN_LETTERS = 80
+"""Letters of each."""
+
+_HINTS = 2
+"""Different hints that an error gives: those that most offenders share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +62,44 @@ class Trouble:
         return f"{self.where}: {self.problem}"
 
 
-def refusal(troubles: Sequence[Trouble]) -> InputError:
-    """The error of a pack that stops at them."""
+def shown(name: str) -> str:
+    """A name as it can be printed: bytes that are no UTF-8 as a surrogate in words."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def refusal(troubles: Sequence[Trouble], *, limit: int | None = None) -> InputError:
+    """The error of a pack that stops at them.
+
+    Args:
+        troubles: The offenders, at least one.
+        limit: With more than these there may be more of them than these: looking for them ended there.
+    """
     first = troubles[0]
     if len(troubles) == 1:
         return InputError(str(first), hint=first.hint, subject=first.where)
-    hints = dict.fromkeys(trouble.hint for trouble in troubles if trouble.hint)
+    hints = Counter(trouble.hint for trouble in troubles if trouble.hint).most_common(_HINTS)
     return InputError(
-        f"{listing([str(trouble) for trouble in troubles], 'record')} cannot be packed",
-        hint="; ".join([*list(hints)[:5], "or leave them out: --on-error skip"]),
+        f"{listing([str(trouble) for trouble in troubles], 'record', limit=limit)} cannot be packed",
+        hint=". ".join([*(hint for hint, _ in hints), "Or leave them out: --on-error skip"]),
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 
 
-def listing(items: Sequence[str], noun: str) -> str:
-    """Items as a phrase: how many, the first ten, how many more."""
-    more = f", and {len(items) - LISTED} more" if len(items) > LISTED else ""
-    return f"{len(items)} {noun}{'s' if len(items) > 1 else ''} ({', '.join(items[:LISTED])}{more})"
+def listing(items: Sequence[str], noun: str, *, limit: int | None = None) -> str:
+    """Items as a phrase: how many, the first three, how many more.
+
+    Args:
+        items: What is listed.
+        noun: What it is, one of it.
+        limit: With more items than these, it is not known how many there are.
+    """
+    said = ", ".join(map(_cut, items[:_SHOWN]))
+    if limit is not None and len(items) > limit:
+        return f"more than {format_number_of(limit, noun)} ({said}, ...)"
+    more = f", and {format_count(len(items) - _SHOWN)} more" if len(items) > _SHOWN else ""
+    return f"{format_number_of(len(items), noun)} ({said}{more})"
+
+
+def _cut(item: str) -> str:
+    """An item without its middle, where it is long: the place stands at the start, what is wrong at the end."""
+    return item if len(item) <= _SHOWN_LETTERS else f"{item[:45]}...{item[3 + 45 - _SHOWN_LETTERS :]}"

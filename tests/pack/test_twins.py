@@ -146,13 +146,16 @@ def test_lines_that_repeat_one_another_are_refused_or_left_out(tmp_path: Path) -
 
 
 def test_the_flag_is_there(tmp_path: Path) -> None:
-    """On the command line, with its count in the JSON."""
+    """On the command line, with its count in the JSON; what is said to be packed is what is in the dataset."""
     raw = write_texts(tmp_path / "raw", {"a": "same", "b": "same", "c": "other"})
 
     answer = datakit("pack", raw, tmp_path / "ds", "--dedupe", "drop", "--json")
+    dry = datakit("pack", raw, tmp_path / "ds", "--dedupe", "drop", "--dry-run")
 
-    assert answer.json["result"]["twins"] == 1
-    assert answer.json["result"]["samples"] == 2
+    result = answer.json["result"]
+    assert (result["twins"], result["samples"], result["records"], result["part_counts"]) == (1, 2, 2, {"txt": 2})
+    assert "Packed 2 records into 1 shard" in answer.stderr
+    assert "Would pack 2 records into 1 shard" in dry.stderr
 
 
 def test_side_files_are_members_of_the_commit(tmp_path: Path) -> None:

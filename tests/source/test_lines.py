@@ -72,10 +72,10 @@ def test_a_record_without_a_name_is_named_by_its_bytes(tmp_path: Path) -> None:
     ("line", "said"),
     [
         (b'{"id": "x"', "x.jsonl:3: not JSON: unexpected end of data"),
-        (b"plain text", "x.jsonl:3: not JSON"),
-        (b'{"a": NaN}', "x.jsonl:3: not JSON"),
+        (b"plain text, and more of it", "x.jsonl:3: not JSON: it begins with 'plain text, and more'"),
+        (b'{"a": NaN}', "x.jsonl:3: not JSON: unexpected character, expected a JSON value (character 7)"),
         (b'\xef\xbb\xbf{"a": 1}', "x.jsonl:3: not JSON: it has a byte-order mark"),
-        (b'{"a": "\xff"}', "x.jsonl:3: not JSON"),
+        (b'{"a": "\xff"}', "x.jsonl:3: not JSON: it is not UTF-8"),
         (b'{"a": "\\ud800"}', "x.jsonl:3: not JSON"),
         (b"[1, 2]", "x.jsonl:3: an array, not a JSON object"),
         (b'"text"', "x.jsonl:3: a string, not a JSON object"),
@@ -99,7 +99,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: bytes, said: st
 
 
 def test_duplicate_keys_are_listed_with_their_places(tmp_path: Path) -> None:
-    """Ten are listed, the rest counted, over file boundaries."""
+    """Three are listed, the rest counted, over file boundaries."""
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     one.write_bytes(b"".join(b'{"id": "k%d"}\n' % n for n in range(12)))
     two.write_bytes(b"".join(b'{"id": "k%d"}\n' % n for n in range(12)))
@@ -107,7 +107,7 @@ def test_duplicate_keys_are_listed_with_their_places(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^12 records \(two\.jsonl:1: its key k0 is that of one\.jsonl:1, ") as caught:
         listed([one, two])
 
-    assert caught.value.message.endswith("k9 is that of one.jsonl:10, and 2 more) cannot be packed")
+    assert caught.value.message.endswith("k2 is that of one.jsonl:3, and 9 more) cannot be packed")
     assert "pack.key_field" in str(caught.value.hint)
 
 

@@ -20,7 +20,7 @@ def test_what_cannot_name_a_record_is_refused_with_what_helps(value: object) -> 
     with pytest.raises(InputError) as caught:
         Naming(key_field="name").key_of(value)
 
-    assert "pack.key_field" in str(caught.value.hint)
+    assert "--key-field" in str(caught.value.hint)
     assert "--escape percent" in str(caught.value.hint)
 
 

@@ -47,7 +47,7 @@ def test_what_is_left_packs_like_a_source_without_offenders(tmp_path: Path, on_e
         ("raw.jsonl:46", "r00001"),
     ]
     cautions = [event.message for event in heard if isinstance(event, Caution)]
-    assert cautions == ["3 offenders are left out, 57 records are packed"]
+    assert cautions == ["3 offenders are left out"]
     assert (result.left_out.quarantine is not None) == (on_error == "quarantine")
     if result.left_out.quarantine is not None:
         assert tree(result.left_out.quarantine) == {"raw.jsonl": b"".join(line + b"\n" for line in BAD.values())}
@@ -70,7 +70,9 @@ def test_more_than_the_limit_stops_the_pack(tmp_path: Path) -> None:
     """Nothing is committed; the report says which, so that they can be mended."""
     raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
 
-    with pytest.raises(InputError, match=r"^3 records .* cannot be packed, more than --max-errors 2") as caught:
+    with pytest.raises(
+        InputError, match=r"^more than 2 records .* cannot be packed, which --max-errors 2 does"
+    ) as caught:
         pack(raw, tmp_path / "ds", settings=PackSettings(on_error="skip", max_errors=2))
 
     assert caught.value.exit_code == 1
@@ -110,14 +112,15 @@ def test_a_source_of_nothing_but_offenders_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_name_of_any_bytes_can_stand_in_a_report(tmp_path: Path) -> None:
-    """JSON has letters only; an escape stands for a byte that is none."""
-    troubles = [Trouble("x", "is empty", key="caf\udce9", raws=(Raw("x", str(tmp_path / "x")),) * 2)]
+    """JSON has letters only; an escape stands for a byte that is none, and our own pack takes the report."""
+    troubles = [Trouble("x\udcff", "is \udcfe", key="caf\udce9", raws=(Raw("x", str(tmp_path / "x")),) * 2)]
     (tmp_path / "x").write_bytes(b"data")
 
     found = settle(troubles, dest=tmp_path / "ds", on_error="quarantine", max_errors=1)
 
     assert found == LeftOut(1, tmp_path / "ds.errors.jsonl", tmp_path / "ds.quarantine")
-    assert report_of(tmp_path / "ds")[0]["key"] == "caf\udce9"
+    assert report_of(tmp_path / "ds") == [{"where": "x\\udcff", "key": "caf\\udce9", "problem": "is \\udcfe"}]
+    assert pack(tmp_path / "ds.errors.jsonl", tmp_path / "errors").samples == 1
     assert tree(tmp_path / "ds.quarantine") == {"x": b"data"}
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from datakit import InputError, NotFound
 from datakit.source.originals import changed_ns
-from datakit.source.trees import SourceFile, Tree, shown, walk
+from datakit.source.trees import SourceFile, Tree, walk
+from datakit.source.troubles import shown
 
 
 @pytest.fixture

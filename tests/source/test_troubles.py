@@ -13,19 +13,33 @@ def test_one_offender_is_the_message() -> None:
     assert error.subject == "x.jsonl:3"
 
 
-def test_many_offenders_are_ten_and_a_number() -> None:
-    """Each hint once, and how to go on without them."""
-    troubles = [Trouble(f"f{n}", "is empty", hint="Fetch it again" if n % 2 else "Remove it") for n in range(12)]
+def test_many_offenders_are_three_and_a_number() -> None:
+    """The two hints that most of them have, and how to go on without them; programs get ten places."""
+    hints = ["Fetch it again", "Remove it", "Fetch it again", "Rename it"]
+    troubles = [Trouble(f"f{n}", "is empty", hint=hints[n % 4]) for n in range(15)]
 
     error = refusal(troubles)
 
-    assert error.message.startswith("12 records (f0: is empty, f1: is empty, ")
-    assert error.message.endswith("f9: is empty, and 2 more) cannot be packed")
-    assert error.hint == "Remove it; Fetch it again; or leave them out: --on-error skip"
+    assert error.message == ("15 records (f0: is empty, f1: is empty, f2: is empty, and 12 more) cannot be packed")
+    assert error.hint == "Fetch it again. Remove it. Or leave them out: --on-error skip"
     assert error.subject == [f"f{n}" for n in range(10)]
 
 
+def test_where_looking_ended_there_may_be_more() -> None:
+    """A number that is none is not given."""
+    troubles = [Trouble(f"f{n}", "is empty") for n in range(1001)]
+
+    assert refusal(troubles, limit=1001).message.startswith("1,001 records (")
+    assert refusal(troubles, limit=1000).message == (
+        "more than 1,000 records (f0: is empty, f1: is empty, f2: is empty, ...) cannot be packed"
+    )
+
+
 def test_a_listing_counts() -> None:
-    """One, or more than one."""
+    """One, or more than one; of a long one the middle is left out."""
     assert listing(["a"], "file") == "1 file (a)"
     assert listing(["a", "b"], "file") == "2 files (a, b)"
+    assert (
+        listing(["x.csv:2: " + "k" * 200 + " has a dot"], "file")
+        == f"1 file (x.csv:2: {'k' * 36}...{'k' * 22} has a dot)"
+    )
