@@ -64,6 +64,11 @@ def format_number_of(count: int, noun: str) -> str:
     return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def agree(count: int, one: str, many: str) -> str:
+    """The word that goes with a count: `is` or `are`."""
+    return one if count == 1 else many
+
+
 def format_duration(seconds: float) -> str:
     """`3725` as `1 h 02 min`, `95` as `1 min 35 s`, `4.2` as `4.2 s`, `0.03` as `30 ms`."""
     if seconds < 0.9995:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from datakit import UsageError
 from datakit.units import (
+    agree,
     format_bytes,
     format_count,
     format_duration,
@@ -109,3 +110,8 @@ def test_counts_and_rates_print_with_separators_and_units() -> None:
     """Thousands are apart, and a rate is a size a second."""
     assert format_count(1234567) == "1,234,567"
     assert format_rate(12 * 2**20) == "12.0 MiB/s"
+
+
+def test_a_word_goes_with_its_count() -> None:
+    """None and many are several."""
+    assert [agree(count, "is", "are") for count in (0, 1, 2)] == ["are", "is", "are"]

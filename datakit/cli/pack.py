@@ -123,7 +123,7 @@ def register(app: typer.Typer) -> None:
             engines = None if engine == "local" else engine
             others = {"parent": parent, "workers": workers, "engine": engines, "params": params, "replace": replace}
             whole = _command(src, dest, flags | others)
-            session.done(result, _sentence(result, whole), facts=_facts(result) | _origin_of_splits(settings))
+            session.done(result, _sentence(result, whole), facts=_facts(result, settings) | _origin_of_splits(settings))
 
 
 def _splits(words: list[str] | None) -> dict[str, int] | None:
@@ -191,18 +191,18 @@ def _sentence(result: PackResult, command: str) -> str:
 
 
 def _part_sentence(result: PackResult, command: str) -> str:
-    from datakit.units import format_count
+    from datakit.units import format_count, format_number_of
 
     assert result.part is not None
     verb = "Would build" if result.dry_run else "Built"
     return (
-        f"{verb} {format_count(result.built)} of {format_count(result.shards)} shards, part {result.part[0]} of "
+        f"{verb} {format_count(result.built)} of {format_number_of(result.shards, 'shard')}, part {result.part[0]} of "
         f"{result.part[1]}; when all parts are built, the same command without --part commits: "
         f"{command}"
     )
 
 
-def _facts(result: PackResult) -> dict[str, object]:
+def _facts(result: PackResult, settings: Settings) -> dict[str, object]:
     from datakit.pack.advice import sentence
     from datakit.units import format_bytes, format_count, format_number_of
 
@@ -211,7 +211,10 @@ def _facts(result: PackResult) -> dict[str, object]:
         f"{format_bytes(dataset.shard_bytes)}, {format_count(dataset.reused)} reused"
         for dataset in result.datasets
     }
-    facts["shards of"] = f"{format_bytes(result.size.bytes)}, {result.size.reason}"
+    # a derived size was told with its reason before the work began
+    facts["shards of"] = format_bytes(result.size.bytes) + (
+        "" if settings.pack.shard_size == "auto" else f", {result.size.reason}"
+    )
     facts["next change"] = sentence(result.changes, total_bytes=result.shard_bytes)
     if result.requests:
         price = f", about {result.request_price.told(gets=result.requests)}" if result.request_price else ""

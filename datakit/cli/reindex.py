@@ -59,17 +59,17 @@ def register(app: typer.Typer) -> None:
 
 
 def _sentence(result: ReindexResult) -> str:
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_number_of
 
     verb = "Would index" if result.manifest_digest is None else "Indexed"
-    what = f"{format_count(result.samples)} samples in {format_count(result.shards)} tars"
+    what = f"{format_number_of(result.samples, 'sample')} in {format_number_of(result.shards, 'tar')}"
     return f"{verb} {what}, {format_bytes(result.shard_bytes)}: {result.path}"
 
 
 def _facts(result: ReindexResult) -> dict[str, object]:
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_count, format_number_of
 
     facts: dict[str, object] = {"payload": format_bytes(result.payload_bytes)}
-    facts |= {f"part {part}": f"{format_count(count)} samples" for part, count in result.parts.items()}
+    facts |= {f"part {part}": format_number_of(count, "sample") for part, count in result.parts.items()}
     facts |= {f"skipped {what}": format_count(count) for what, count in result.skipped.items()}
     return facts | ({"manifest": result.manifest_digest[:12]} if result.manifest_digest else {})

@@ -61,11 +61,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _sentence(result: TokenizeResult) -> str:
-    from datakit.units import format_count
+    from datakit.units import format_number_of
 
     return (
-        f"{'Tokenized' if result.written else 'Would tokenize'} {format_count(result.samples)} samples into "
-        f"{format_count(result.tokens)} tokens in {result.path}"
+        f"{'Tokenized' if result.written else 'Would tokenize'} {format_number_of(result.samples, 'sample')} into "
+        f"{format_number_of(result.tokens, 'token')} in {result.path}"
     )
 
 

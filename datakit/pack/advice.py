@@ -18,14 +18,11 @@ from typing import Literal, TypeAlias
 
 from datakit.pack.cut import GROUP_SHARDS, Layout
 from datakit.pack.prices import RequestPrice
-from datakit.units import format_bytes, format_count
+from datakit.units import agree, format_bytes, format_number_of
 
 Kind: TypeAlias = Literal["edits", "append", "neighbours"]
 
-DEFAULT_REASON = (
-    "the default: small enough that a dozen scattered edits re-send a part of a set of some GB and not all of it, as "
-    "with the usual 1 GiB; large enough that a shard is still four reads of 16 MiB"
-)
+DEFAULT_REASON = "the default: a small change re-sends little, and reading takes few requests"
 """With S >= 20 k shards a release of k edits re-sends 5 % at most (1 - (1 - 1/S)^k < k/S)."""
 
 PART_BYTES = 16 * 2**20
@@ -42,6 +39,9 @@ REQUESTS_AT_ONCE = 16
 
 MACHINE_USD_PER_S = 3.0 / 3600
 """A rented machine with one H100 while it waits: about 3 USD an hour (costnimbus, 2026-03)."""
+
+MANY_SHARDS, SMALL_BYTES = 1000, 2**20
+"""More shards than a process may have files open by default (1024), of less than DVC hashes side by side: too small."""
 
 SMALLEST_BYTES, LARGEST_BYTES = 4 * 2**20, 2**30
 """Sizes that `auto` chooses from, powers of two: DVC hashes files of up to 1 MiB one after the other, and a shard of
@@ -153,9 +153,9 @@ def shard_size(total_bytes: int, *, edits: int, price: RequestPrice) -> ShardSiz
     shards = -(-total_bytes // best)
     changed = floor_shards(shards, edits)
     reason = (
-        f"{format_bytes(total_bytes)} in {format_count(shards)} shards: {edits} scattered edits re-send about "
+        f"{format_bytes(total_bytes)} in {format_number_of(shards, 'shard')}: {_re_send(edits)} about "
         f"{format_bytes(round(changed * min(best, total_bytes)))}, and reading all takes "
-        f"{format_count(_reads(total_bytes, best))} requests; at {BANDWIDTH_BYTES_PER_S // 10**6} MB/s, "
+        f"{format_number_of(_reads(total_bytes, best), 'request')}; at {BANDWIDTH_BYTES_PER_S // 10**6} MB/s, "
         f"{price.provider}'s request prices of {price.as_of} and {MACHINE_USD_PER_S * 3600:.0f} USD an hour for the "
         f"machine, no other power of two costs less"
     )
@@ -177,13 +177,32 @@ def release_usd(total_bytes: int, size_bytes: int, *, edits: int, price: Request
 
 def sentence(changes: Sequence[Change], *, total_bytes: int) -> str:
     """The changes as a person reads them."""
-    words = {"edits": "scattered edits", "append": "samples appended", "neighbours": "edits of neighbours"}
+    words = {
+        "edits": ("scattered edit", ""),
+        "append": ("sample", " appended"),
+        "neighbours": ("edit", " of neighbours"),
+    }
     parts = [
-        f"{format_count(change.samples)} {words[change.kind]} {'up to' if change.at_most else 'about'} "
+        f"{format_number_of(change.samples, words[change.kind][0])}{words[change.kind][1]} "
+        f"{'up to' if change.at_most else 'about'} "
         f"{format_bytes(min(change.bytes, total_bytes * 2))}"
         for change in changes
     ]
     return f"re-sends, of {format_bytes(total_bytes)}: {'; '.join(parts)}"
+
+
+def _re_send(edits: int) -> str:
+    return f"{format_number_of(edits, 'scattered edit')} {agree(edits, 're-sends', 're-send')}"
+
+
+def small_shards(shards: int, total_bytes: int) -> str | None:
+    """What to say of a dataset of very many very small shards; None of any other."""
+    if shards <= MANY_SHARDS or total_bytes >= shards * SMALL_BYTES:
+        return None
+    return (
+        f"{format_number_of(shards, 'shard')} of {format_bytes(total_bytes / shards)} on average: each is a file to "
+        "open, and two requests to write and to read"
+    )
 
 
 def _reads(total_bytes: int, size_bytes: int) -> int:

@@ -40,7 +40,7 @@ from datakit.source.records import Records
 from datakit.source.reports import LeftOut, settle
 from datakit.source.scan import Sources, is_remote, scan
 from datakit.storage import disk
-from datakit.units import format_number_of
+from datakit.units import agree, format_number_of
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
@@ -158,7 +158,7 @@ def _settle(
     )
     if left_out.count:
         hint = None if left_out.report is None else f"They are listed in {left_out.report}"
-        are = "is" if left_out.count == 1 else "are"
+        are = agree(left_out.count, "is", "are")
         on_event(Caution(f"{format_number_of(left_out.count, 'offender')} {are} left out", hint=hint))
     if not len(records.keys):
         left = f" that can be packed, and {left_out.count} that cannot" if left_out.count else ""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from datakit.data.shard import LINE_PART
 from datakit.errors import InputError, IntegrityError, NotFound, UsageError
 from datakit.events import Caution, Note, OnEvent
-from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, shard_size
+from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, shard_size, small_shards
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.parent import open_parent
@@ -28,7 +28,7 @@ from datakit.source.lines import Lines
 from datakit.source.records import Records
 from datakit.storage.commit import read_manifest
 from datakit.storage.view import View
-from datakit.units import format_bytes, format_count
+from datakit.units import agree, format_bytes, format_count, format_number_of
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
@@ -95,7 +95,8 @@ def choose(
     # equal lines have equal keys, so those of lines were found with the keys
     chosen, num_twins = None, records.twins if isinstance(records, Lines) else 0
     if num_twins:
-        on_event(Note(f"left out {format_count(num_twins)} lines that repeat an earlier one"))
+        its = f"{format_number_of(num_twins, 'line')} that {agree(num_twins, 'repeats', 'repeat')}"
+        on_event(Note(f"left out {its} an earlier one"))
     if settings.dedupe == "drop" and not isinstance(records, Lines):
         chosen, num_twins = _without_twins(records, local, crew, on_event)
     sizes = sample_bytes(records, settings.bundle)
@@ -114,6 +115,8 @@ def choose(
 
     planned = plan(records, chosen=chosen, dest=dest, settings=resolved, parent=opened if parent is not None else None)
     shards = [(len(shard.at), shard.shard_bytes) for split in planned.splits for shard in split.shards]
+    if (small := small_shards(len(shards), sum(size for _, size in shards))) is not None:
+        on_event(Caution(small, hint=f"Larger ones suit stores and loaders: --shard-size {DEFAULT_SIZE}"))
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
     requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:
@@ -128,7 +131,7 @@ def _without_twins(
     def told(reading: Reading) -> None:
         on_event(
             Note(
-                f"reading {format_count(reading.records)} of {format_count(len(records.keys))} records "
+                f"reading {format_count(reading.records)} of {format_number_of(len(records.keys), 'record')} "
                 f"({format_bytes(reading.bytes)}) to find those that hold the same bytes"
             )
         )
@@ -136,7 +139,8 @@ def _without_twins(
     chosen, pairs, count = without_twins(records, local=local, crew=crew, on_reading=told)
     if count:
         said = ", ".join(f"{twin} is {first}" for first, twin in pairs[:3])
-        on_event(Note(f"left out {format_count(count)} records that hold the bytes of an earlier one ({said})"))
+        hold = agree(count, "holds", "hold")
+        on_event(Note(f"left out {format_number_of(count, 'record')} that {hold} the bytes of an earlier one ({said})"))
     return chosen, count
 
 

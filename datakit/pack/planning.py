@@ -25,6 +25,7 @@ from datakit.pack.parent import Homes, find_homes
 from datakit.pack.receipts import task_of
 from datakit.source.records import Records
 from datakit.storage.view import View
+from datakit.units import format_number_of
 
 _CHUNK = 2**16
 """Keys looked at together."""
@@ -145,7 +146,7 @@ def split_positions(
     its = {split: chosen[dealt == number] for split, number in numbers.items()}
     if bare := [split for split, positions in its.items() if not len(positions)]:
         raise InputError(
-            f"split {bare[0]} gets none of {len(chosen)} records",
+            f"split {bare[0]} gets none of {format_number_of(len(chosen), 'record')}",
             hint=f"Give it a larger weight than {settings.splits[bare[0]]}, or leave it out",
             subject=bare[0],
         )

@@ -40,6 +40,7 @@ from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
 from datakit.storage.links import link
+from datakit.units import agree, format_number_of
 
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 
@@ -162,6 +163,8 @@ def _tars(root: Path) -> list[str]:
 def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
     """Refuse a place that holds another dataset, or in-place files that the manifest would not name."""
     refuse_inside(final)
+    if final.exists() and not final.is_dir():
+        raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
     try:
         previous = read_manifest(final) if final.is_dir() else None
     except NotFound:
@@ -366,10 +369,12 @@ def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, 
     scattered, linked = (sum(getattr(one, what) for one in several) for what in ("scattered", "linked"))
     anew = f"Pack them anew: datakit pack {plan.root} DEST --input tar"
     if scattered:
-        said = f"the parts of {scattered} samples do not stand together: other readers see each as several samples"
+        its = format_number_of(scattered, "sample")
+        said = f"the parts of {its} do not stand together: other readers see each as several samples"
         on_event(Caution(said, hint=anew))
     if linked:
-        on_event(Caution(f"{linked} parts are hard links, which other readers skip", hint=anew))
+        said = f"{format_number_of(linked, 'part')} {agree(linked, 'is a hard link', 'are hard links')}"
+        on_event(Caution(f"{said}, which other readers skip", hint=anew))
     return ReindexResult(
         path=plan.shown,
         name=plan.name,

@@ -45,6 +45,7 @@ from datakit.source.scan import local_directory
 from datakit.storage.commit import Staging, check_place, commit, read_manifest
 from datakit.storage.disk import make_dirs, map_file
 from datakit.storage.indexes import open_index
+from datakit.units import agree, format_number_of
 
 ALGORITHM = 1
 IDS_PART, MASK_PART = "ids.npy", "mask.npy"
@@ -359,8 +360,10 @@ def _result(work: _Work, made: _Made, manifest: Manifest | None, on_event: OnEve
     )
     seq_len = work.settings.seq_len
     if result.truncated:
-        told = f"{result.truncated} of {result.samples} samples were cut to {seq_len} tokens"
+        some = f"{result.truncated} of {format_number_of(result.samples, 'sample')}"
+        told = f"{some} {agree(result.truncated, 'was', 'were')} cut to {seq_len} tokens"
         on_event(Caution(told, hint="Set a larger tokenize.seq_len to keep them whole"))
     if result.dropped:
-        on_event(Caution(f"{result.dropped} records were left out: nothing in their first {seq_len} tokens is learned"))
+        left = f"{format_number_of(result.dropped, 'record')} {agree(result.dropped, 'was', 'were')} left out"
+        on_event(Caution(f"{left}: nothing in the first {seq_len} tokens is learned"))
     return result

@@ -27,7 +27,7 @@ from datakit.pack.engines import Crew
 from datakit.source.fetching import Fetched, release, spool_of
 from datakit.source.records import Batch, Records
 from datakit.source.troubles import LISTED
-from datakit.units import format_count, format_number_of
+from datakit.units import agree, format_count, format_number_of
 
 DIGEST_BYTES = 16
 _CHUNK = 2**16
@@ -153,7 +153,7 @@ def report(digests: Digests, splits: Sequence[tuple[str | None, int]], key_at: C
         )
     twins = sum(len(group) - 1 for group in groups)
     pairs = [f"{key_at(int(group[1]))} is {key_at(int(group[0]))}" for group in groups[:_SHOWN]]
-    verb = "holds" if twins == 1 else "hold"
+    verb = agree(twins, "holds", "hold")
     return Caution(
         f"{format_number_of(twins, 'sample')} {verb} the bytes of another ({', '.join(pairs)}"
         f"{', ...' if len(groups) > _SHOWN else ''})",

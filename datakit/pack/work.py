@@ -34,7 +34,7 @@ from datakit.source.records import Records
 from datakit.storage import disk
 from datakit.storage.commit import Staging, check_place, commit
 from datakit.storage.disk import map_file
-from datakit.units import format_bytes
+from datakit.units import format_bytes, format_number_of
 
 RACY_NS = 2 * 10**9
 """A file that changed so shortly before it was listed may change again under the same time: file systems keep times in
@@ -116,7 +116,7 @@ class Work:
             datasets = self._datasets(found)
             for dataset in datasets:
                 if dataset.reused:
-                    kept = f"kept {dataset.reused} of {dataset.shards} shards"
+                    kept = f"kept {dataset.reused} of {format_number_of(dataset.shards, 'shard')}"
                     self.on_event(Note(f"{dataset.name}: {kept}, whose samples are the same"))
         self.memory.remember(
             [receipt for its in receipts for receipt in its],

@@ -185,4 +185,4 @@ def _table(
         stamps=np.array([part.stamp for parts in groups for part in parts], np.uint64),
         troubles=troubles,
     )
-    return replace(table, remarks=tuple(lacking(table.part_counts, len(keys))))
+    return replace(table, remarks=tuple(lacking([kind.parts for kind in table.kinds], table.kind_of, keys)))

@@ -176,11 +176,13 @@ def list_lines(
         troubles: What is known not to be readable.
         drop_twins: Whether a line that repeats an earlier one byte for byte is left out and no offender.
     """
-    spans = spans_of(files, naming=naming or Naming(), limit=limit)
+    naming = naming or Naming()
+    spans = spans_of(files, naming=naming, limit=limit)
     pieces = list(run(list_span, spans))
     firsts = np.zeros(len(files), np.int64)
     for span, piece in zip(spans, pieces, strict=True):
         firsts[span.number + 1 :] += len(piece.lengths)
+    unnamed, total = sum(piece.unnamed for piece in pieces), sum(len(piece.lengths) for piece in pieces)
     lines = Lines(
         files=tuple(files),
         keys=KeyColumn.joined(
@@ -196,6 +198,7 @@ def list_lines(
         remarks=(
             *(Note(f"{file.name} is a JSON array; its items are the records") for file in files if file.is_array),
             *(remark for piece in pieces for remark in piece.remarks),
+            *naming.remarks(unnamed, total),
         ),
     )
     return _without_clashes(lines, drop_twins=drop_twins)

@@ -62,7 +62,10 @@ def list_records(
         records = joined(pieces, troubles=told)
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
-        records = joined(list(run(list_table, tables)), troubles=told)
+        pieces = list(run(list_table, tables))
+        said = naming.remarks(sum(piece.unnamed for piece in pieces), sum(len(piece.keys) for piece in pieces))
+        records = joined(pieces, troubles=told)
+        records = replace(records, remarks=(*records.remarks, *said))
     else:
         found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
         records = list_files(

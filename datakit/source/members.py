@@ -59,7 +59,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """The columns of the records in one file; as `Members`, with one holder, and hidden names that are left out."""
+    """As `Members`, the columns of one file's records; names that were left out, and how many records have none."""
 
     holder: Holder
     keys: KeyColumn
@@ -74,6 +74,7 @@ class Piece:
     remarks: tuple[Note | Caution, ...] = ()
     said: Said | None = None
     hidden: tuple[str, ...] = ()
+    unnamed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,7 +276,7 @@ def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Memb
         said=_all_said(pieces),
     )
     table = _without_clashes(table)
-    return replace(table, remarks=(*table.remarks, *lacking(table.part_counts, len(table.keys))))
+    return replace(table, remarks=(*table.remarks, *lacking(table.kinds, table.kind_of, table.keys)))
 
 
 def _all_said(pieces: Sequence[Piece]) -> Said | None:

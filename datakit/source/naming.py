@@ -12,8 +12,12 @@ from typing import Any, Literal
 from datakit.data.keys import NAME_BYTES, check_key, ustar_name
 from datakit.data.stems import KeyRule, cut_name, escaped, unescaped
 from datakit.errors import InputError
+from datakit.events import Caution
+from datakit.units import agree, format_count, format_number_of
 
 JSON_PART = "json"
+KEY_FIELD = "id"
+"""The field that names a record where no other is named; whole sources do without it."""
 
 _FIELD_HINT = (
     "Name another field (--key-field; one that no record has names them by a hash of their bytes), or write what a key "
@@ -34,7 +38,7 @@ class Naming:
         escape: Whether what a key may not hold is written as %XX.
     """
 
-    key_field: str = "id"
+    key_field: str = KEY_FIELD
     rule: KeyRule = "known"
     escape: Literal["none", "percent"] = "none"
 
@@ -59,6 +63,22 @@ class Naming:
         except InputError as error:
             raise InputError(error.message, hint=_FIELD_HINT) from None
         return key
+
+    def remarks(self, unnamed: int, total: int) -> list[Caution]:
+        """What to say where so many of all records lack the field, and get their names from their content.
+
+        A source that does without the usual field is nothing to speak of; one that lacks it here and there is.
+        """
+        if not unnamed or (unnamed == total and self.key_field == KEY_FIELD):
+            return []
+        some = format_number_of(total, "record")
+        lack, are = agree(unnamed, "lacks", "lack"), agree(unnamed, "is", "are")
+        return [
+            Caution(
+                f"{format_count(unnamed)} of {some} {lack} the field {self.key_field} and {are} named by content",
+                hint="An edit gives such a record another key; name a field that all have: --key-field",
+            )
+        ]
 
     def cut(self, name: str) -> tuple[str, str]:
         """Key and suffix of a file's name; the key is not checked."""

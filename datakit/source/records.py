@@ -19,6 +19,7 @@ import numpy.typing as npt
 from datakit.data.keys import key_hash
 from datakit.errors import InputError
 from datakit.events import Caution, Note
+from datakit.units import agree, format_count, format_number_of
 
 if TYPE_CHECKING:
     from datakit.data.shard import Sample
@@ -130,6 +131,9 @@ class KeyColumn:
         return starts
 
 
+_NAMED = 3
+"""Records that lack a part and are named."""
+
 _ITERATED = 4096
 """Keys that are looked up at once: some megabytes of places."""
 
@@ -222,15 +226,22 @@ class Records(Protocol):
         ...
 
 
-def lacking(counts: Mapping[str, int], total: int) -> list[Note | Caution]:
-    """What to say where some records lack a part that at least half of them have.
+def lacking(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys: KeyColumn) -> list[Note | Caution]:
+    """What to say where some records lack a part that at least half of them have: how many, and the first of them.
 
     Args:
-        counts: How many records have a part, by its name.
-        total: How many records there are.
+        kinds: Which parts there are together.
+        kind_of: Which of them each record has.
+        keys: The records' names.
     """
-    rare = [f"{total - count} lack {part}" for part, count in counts.items() if total > count >= total / 2]
-    return [Caution(f"of {total} samples, {', '.join(rare)}")] if rare else []
+    rare = []
+    for part in sorted({part for parts in kinds for part in parts}):
+        without = np.flatnonzero(~np.array([part in parts for parts in kinds])[kind_of])
+        if 0 < len(without) <= len(keys) / 2:
+            first = [*keys.take(without[:_NAMED]), *(["..."] if len(without) > _NAMED else [])]
+            verb = agree(len(without), "lacks", "lack")
+            rare.append(f"{format_count(len(without))} {verb} {part} ({', '.join(first)})")
+    return [Caution(f"of {format_number_of(len(keys), 'sample')}, {', '.join(rare)}")] if rare else []
 
 
 def rows_of(table: npt.NDArray[np.uint8], positions: Positions) -> list[bytes]:

@@ -83,7 +83,9 @@ class Bad(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """The columns of a span's records, how many lines begin in it, and those that are no records."""
+    """The columns of a span's records, how many lines begin in it, how many records lack the
+    field that names them, and the lines that are no records.
+    """
 
     keys: bytes
     lengths: npt.NDArray[np.uint8]
@@ -92,6 +94,7 @@ class Piece:
     sizes: npt.NDArray[np.uint32]
     digests: npt.NDArray[np.uint8]
     num_lines: int = 0
+    unnamed: int = 0
     bad: list[Bad] = field(default_factory=list)
     remarks: list[Caution] = field(default_factory=list)
 
@@ -113,7 +116,7 @@ def list_span(span: Span) -> Piece:
     keys: list[bytes] = []
     hashes, offsets, sizes, digests = array("Q"), array("q"), array("I"), bytearray()
     bad: list[Bad] = []
-    marked, num_lines = False, 0
+    marked, num_lines, unnamed = False, 0, 0
     with at_door(span.file.path), reading(span.file.path, version=span.file.version) as file:
         offset = _seek_first(file, span.start, span.stop)
         for data in file if offset < span.stop else ():
@@ -126,6 +129,8 @@ def list_span(span: Span) -> Piece:
                 except InputError as error:
                     bad.append(Bad(num_lines, begins, len(record), error.message, error.hint))
                 else:
+                    if key is None:
+                        key, unnamed = blake2b(record, digest_size=8).hexdigest(), unnamed + 1
                     keys.append(key.encode())
                     hashes.append(key_hash(key))
                     offsets.append(begins)
@@ -144,6 +149,7 @@ def list_span(span: Span) -> Piece:
         sizes=np.array(sizes, np.uint32),
         digests=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES),
         num_lines=num_lines,
+        unnamed=unnamed,
         bad=bad,
         remarks=[Caution(f"{span.file.name} begins with a byte-order mark, which is left out")] if marked else [],
     )
@@ -199,7 +205,7 @@ def _lines_between(file: BinaryIO, start: int, stop: int) -> int:
     return 1 + file.read(stop - 1 - start).count(b"\n")
 
 
-def _key_of(data: bytes, naming: Naming) -> str:
+def _key_of(data: bytes, naming: Naming) -> str | None:
     if len(data) > MAX_LINE_BYTES:
         raise InputError(f"a line of {len(data)} bytes, more than {MAX_LINE_BYTES}", hint="Split that record")
     try:
@@ -212,9 +218,7 @@ def _key_of(data: bytes, naming: Naming) -> str:
         found = _JSON_KINDS.get(type(value), "null")
         raise InputError(f"{found}, not a JSON object", hint="Write one object a line")
     key = value.get(naming.key_field)
-    if key is None:
-        return blake2b(data, digest_size=8).hexdigest()
-    return naming.key_of(key)
+    return None if key is None else naming.key_of(key)
 
 
 def _said(data: bytes, error: orjson.JSONDecodeError) -> str:

@@ -34,6 +34,7 @@ from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
+from datakit.units import format_number_of
 
 BATCH_ROWS = 128
 """Rows that are looked at at once: few enough for rows of megabytes, enough to spread what a batch costs."""
@@ -226,7 +227,7 @@ def _check_header(name: str, header: Sequence[str]) -> None:
 
 def _csv_row(header: Sequence[str], values: Sequence[str], key_field: str) -> Row:
     if len(values) != len(header):
-        return Row(None, {}, f"it has {len(values)} fields, the header {len(header)}")
+        return Row(None, {}, f"it has {format_number_of(len(values), 'field')}, the header {len(header)}")
     row = dict(zip(header, values, strict=True))
     return Row(row.get(key_field), {JSON_PART: orjson.dumps(row)})
 
@@ -245,6 +246,7 @@ class _Columns:
     digests: bytearray = field(default_factory=bytearray)
     troubles: list[Trouble] = field(default_factory=list)
     end: int = 0
+    unnamed: int = 0
 
     def add(self, number: int, row: Row, spool: BinaryIO) -> None:
         """Lay a row down, or tell what is wrong with it."""
@@ -261,6 +263,7 @@ class _Columns:
         except InputError as error:
             self.troubles.append(Trouble(where, error.message, hint=error.hint))
             return
+        self.unnamed += row.key is None
         self.keys.append(key)
         self.kind_of.append(self.kinds.setdefault(names, len(self.kinds)))
         self.rows.append(number)
@@ -284,4 +287,5 @@ class _Columns:
             rows=np.array(self.rows, np.int64),
             exact=True,
             troubles=tuple(self.troubles),
+            unnamed=self.unnamed,
         )

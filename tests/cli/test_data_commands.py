@@ -274,6 +274,45 @@ def test_commands_leave_each_others_datasets_alone(raw: Path) -> None:
     assert tree(Path("ds")) == before
 
 
+@pytest.mark.parametrize("name", ["raw.jsonl", "raw.csv"])
+def test_records_without_their_field_are_told(raw: Path, name: str) -> None:
+    """The field that was named is in none, or the usual one only here and there; a source without the usual is fine."""
+    header = b"id,a,b\n" if name == "raw.csv" else b""
+    rows = [b"x,1,2", b"y,3,4"] if header else [b'{"id": "x", "a": 1}', b'{"a": 2}', b'{"a": 3}']
+    Path(name).write_bytes(header + b"\n".join(rows))
+
+    named = datakit("pack", name, "named", "--key-field", "nosuch", "--json")
+    usual = datakit("pack", name, "usual", "--json")
+    Path(name).write_bytes((header + b"\n".join(rows)).replace(b"id", b"no"))
+    none = datakit("pack", name, "none", "--json")
+
+    total = len(rows)
+    said = f"{total} of {total} records lack the field nosuch and are named by content"
+    assert [one["message"] for one in named.json["cautions"]] == [said]
+    some = [] if header else ["2 of 3 records lack the field id and are named by content"]
+    assert [one["message"] for one in usual.json["cautions"]] == some
+    assert none.json["cautions"] == []
+
+
+def test_a_derived_size_is_explained_once(raw: Path) -> None:
+    """Before the work begins; a size of one's own, or the default, with the facts."""
+    auto = datakit("pack", "raw.jsonl", "ds", "--shard-size", "auto")
+    default = datakit("pack", "raw.jsonl", "other")
+
+    assert auto.stderr.count("no other power of two costs less") == 1
+    assert "64.0 MiB, the default: a small change re-sends little, and reading takes few requests\n" in default.stderr
+
+
+def test_tiny_shards_are_told_with_what_is_usual(raw: Path) -> None:
+    """A shard for nearly each of 1,100 records."""
+    write_lines(raw, [b'{"id": "r%d"}' % number for number in range(1100)])
+
+    answer = datakit("pack", "raw.jsonl", "ds", "--shard-size", "1", "--dry-run")
+
+    assert " shards of 2.0 KiB on average: each is a file to open" in answer.stderr
+    assert "--shard-size 64MiB" in answer.stderr
+
+
 def test_another_dataset_is_replaced_by_name_only(raw: Path) -> None:
     """Exit code 3 and both ways out; a part that was told to replace names a commit that does."""
     write_lines(Path("old.jsonl"), [b'{"id": "old"}'])

@@ -24,6 +24,7 @@ from datakit.pack.advice import (
     release_usd,
     sentence,
     shard_size,
+    small_shards,
 )
 from datakit.pack.cut import Layout, cut, stick
 from datakit.pack.prices import TABLE, RequestPrice
@@ -162,6 +163,26 @@ def test_a_layout_says_what_it_costs() -> None:
     )
 
 
+def test_one_of_a_thing_is_not_several() -> None:
+    """Of a dataset of one sample in one shard."""
+    said = sentence(next_changes([(1, 2048)], layout="stable", edits=16, sticky=False), total_bytes=2048)
+
+    assert said == (
+        "re-sends, of 2.0 KiB: 1 scattered edit about 2.0 KiB; 1 sample appended about 4.0 KiB; "
+        "1 edit of neighbours about 2.0 KiB"
+    )
+    assert "in 1 shard: 1 scattered edit re-sends about" in shard_size(2048, edits=1, price=AWS).reason
+
+
+def test_very_many_very_small_shards_are_told() -> None:
+    """A thousand small ones are fine, and so are many of a mebibyte."""
+    assert small_shards(1000, 1000) is None
+    assert small_shards(2000, 2000 * 2**20) is None
+    assert small_shards(20_000, 20_000 * 1536) == (
+        "20,000 shards of 1.5 KiB on average: each is a file to open, and two requests to write and to read"
+    )
+
+
 @pytest.mark.parametrize("edits", [1, 16, 1000])
 @pytest.mark.parametrize("total_bytes", [1, 10**8, 2 * 10**10, 10**12, 10**14])
 def test_a_derived_size_costs_least_of_its_kind(total_bytes: int, edits: int) -> None:
@@ -172,7 +193,7 @@ def test_a_derived_size_costs_least_of_its_kind(total_bytes: int, edits: int) ->
     cost = release_usd(total_bytes, found.bytes, edits=edits, price=AWS)
     assert found.bytes in others
     assert all(cost <= release_usd(total_bytes, other, edits=edits, price=AWS) for other in others)
-    assert {str(edits), "aws-s3's", "2026-04"} <= set(re.split(r"[ ,]", found.reason))
+    assert {f"{edits:,}", "aws-s3's", "2026-04"} <= set(re.split(r"[ ;]|, ", found.reason))
 
 
 def test_more_bytes_and_dearer_requests_make_larger_shards() -> None:

@@ -142,7 +142,7 @@ def test_scattered_and_linked_parts_are_read_and_said(tmp_path: Path) -> None:
     cautions = [event.message for event in heard if isinstance(event, Caution)]
     assert cautions == [
         "the parts of 12 samples do not stand together: other readers see each as several samples",
-        "1 parts are hard links, which other readers skip",
+        "1 part is a hard link, which other readers skip",
     ]
     assert [event.done for event in heard if isinstance(event, Progress)] == [path.stat().st_size]
 

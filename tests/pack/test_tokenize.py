@@ -119,8 +119,8 @@ def test_long_samples_are_cut_and_told(tmp_path: Path, model: Path) -> None:
     assert (result.truncated, result.dropped, whole.dropped) == (1 + (len(uncut["c0001"][0]) > 64), 1, 0)
     cautions = [event.message for event in told if isinstance(event, Caution)]
     assert cautions == [
-        f"{result.truncated} of 2 samples were cut to 64 tokens",
-        "1 records were left out: nothing in their first 64 tokens is learned",
+        f"{result.truncated} of 2 samples {'was' if result.truncated == 1 else 'were'} cut to 64 tokens",
+        "1 record was left out: nothing in the first 64 tokens is learned",
     ]
     progress = [event.done for event in told if isinstance(event, Progress)]
     assert (progress[0], progress[-1]) == (0, 3)

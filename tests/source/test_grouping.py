@@ -150,5 +150,5 @@ def test_records_that_lack_a_part_are_counted() -> None:
     """Where at least half of them have it; a folder of unlike files is no news."""
     table = grouped("a.jpg", "a.json", "b.jpg", "b.json", "c.jpg", "c.json", "c.txt", "d.jpg")
 
-    assert [remark.message for remark in table.remarks] == ["of 4 samples, 1 lack json"]
+    assert [remark.message for remark in table.remarks] == ["of 4 samples, 1 lacks json (d)"]
     assert grouped("a.jpg", "a.json").remarks == grouped().remarks == ()

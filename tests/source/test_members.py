@@ -94,7 +94,7 @@ def test_records_that_lack_a_part_are_counted(tmp_path: Path) -> None:
     """Where most have it."""
     table = table_of(tmp_path, [Sample("a", {"x": b"1"}), Sample("b", {"x": b"2", "y": b"3"})])
 
-    assert [remark.message for remark in table.remarks] == ["of 2 samples, 1 lack y"]
+    assert [remark.message for remark in table.remarks] == ["of 2 samples, 1 lacks y (a)"]
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -75,18 +75,24 @@ def test_the_longest_columns_take_no_more_than_the_keys_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("kinds", "said"),
     [
-        ({"jpg": 10, "json": 8}, ["of 10 samples, 2 lack json"]),
-        ({"jpg": 9, "json": 8, "txt": 1}, ["of 10 samples, 1 lack jpg, 2 lack json"]),
-        ({"jpg": 10, "txt": 4}, []),
-        ({"jpg": 5, "txt": 5}, ["of 10 samples, 5 lack jpg, 5 lack txt"]),
-        ({}, []),
+        (["jj"] * 6 + ["j"] * 4, ["of 10 samples, 4 lack json (k6, k7, k8, ...)"]),
+        (["j", "s"] + ["jst"] + ["jj"] * 7, ["of 10 samples, 1 lacks jpg (k1), 3 lack json (k0, k1, k2)"]),
+        (["j"] * 6 + ["s"] * 4, ["of 10 samples, 4 lack jpg (k6, k7, k8, ...)"]),
+        (["j"] * 5 + ["s"] * 5, ["of 10 samples, 5 lack jpg (k5, k6, k7, ...), 5 lack seg (k0, k1, k2, ...)"]),
+        (["jj"] * 10, []),
+        ([], []),
     ],
 )
-def test_parts_that_most_records_have_are_missed_where_they_lack(counts: dict[str, int], said: list[str]) -> None:
-    """What only a few have is theirs."""
-    assert [remark.message for remark in lacking(counts, 10)] == said
+def test_parts_that_most_records_have_are_missed_where_they_lack(kinds: list[str], said: list[str]) -> None:
+    """By the first names; what only a few have is theirs."""
+    parts = {"j": ["jpg"], "jj": ["jpg", "json"], "s": ["seg"], "jst": ["jpg", "seg", "txt"]}
+    order = list(dict.fromkeys(kinds))
+    kind_of = np.array([order.index(kind) for kind in kinds], np.int32)
+    keys = KeyColumn.of(f"k{number}" for number in range(len(kinds)))
+
+    assert [remark.message for remark in lacking([parts[kind] for kind in order], kind_of, keys)] == said
 
 
 def test_tasks_run_here_one_after_the_other() -> None:

@@ -140,7 +140,7 @@ def test_tabs_compression_and_a_mark_make_no_difference(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (b"id,a\nx,1\ny,2,3\n", r"x\.csv:3: it has 3 fields, the header 2"),
-        (b'id,a\n"x\ny",1\nz\n', r"x\.csv:4: it has 1 fields, the header 2"),
+        (b'id,a\n"x\ny",1\nz\n', r"x\.csv:4: it has 1 field, the header 2"),
         (b"id,a\nx.y,1\n", r"x\.csv:2: 'x\.y' cannot be a sample's key"),
         (b"id,a\nx,1\nx,2\n", r"x\.csv:3: its key x is that of x\.csv:2"),
         (b"id,id\nx,1\n", r"x\.csv: two columns are called id"),
