@@ -170,9 +170,9 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
             disk.sweep(final)
             _remove_unnamed(final, previous)
         staging = Staging(path=disk.temporary(final), final=final, previous=previous)
-        with disk.at_door(final):
-            staging.path.mkdir()
         try:
+            with disk.at_door(final):
+                staging.path.mkdir()
             yield staging  # an OSError of the block is none of this place: it leaves as it is
             members = tuple(staging.members.values())
             staging.manifest = Manifest(kind=kind, name=name, members=members, about=staging.about)

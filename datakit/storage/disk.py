@@ -122,11 +122,10 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     Errors of the block leave as they are: an OSError of its own is none of this file. Who writes stands `at_door`.
     """
     path = Path(path)
-    part = temporary(path)
-    with at_door(path):
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    file = os.fdopen(descriptor, "w+b")
-    try:
+    part, file = temporary(path), None
+    try:  # from before the file is there: Ctrl-C may come at any moment
+        with at_door(path):
+            file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "w+b")
         yield file
         with at_door(path):
             file.flush()
@@ -138,8 +137,10 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
                 fsync_dir(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):  # what its buffer still holds may have no room
-            file.close()
-        part.unlink(missing_ok=True)
+            if file is not None:
+                file.close()
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise
 
 
@@ -333,12 +334,12 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
 def dirs_for(path: Path) -> Iterator[None]:
     """The directories above a file, which go again when the block ends by an error and they are empty."""
     new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
-    make_dirs(path.parent)
     try:
+        make_dirs(path.parent)
         yield
     except BaseException:
-        with contextlib.suppress(OSError):
-            for folder in new:
+        for folder in new:
+            with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
 

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -503,3 +504,39 @@ def test_a_file_is_not_said_to_be_absent(tmp_path: Path) -> None:
         read_manifest(tmp_path / "f")
     with pytest.raises(NotFound, match="g is not there"):
         read_manifest(tmp_path / "g")
+
+
+def test_an_interrupt_right_after_the_directory_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come between any two steps, also before the block is entered."""
+    mkdir = Path.mkdir
+
+    def interrupted(path: Path, *words: Any, **named: Any) -> None:
+        mkdir(path, *words, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "ds", a=b"1")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_right_after_a_file_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of a file that appears when it is whole."""
+    fdopen = os.fdopen
+
+    def interrupted(descriptor: int, *words: Any) -> None:
+        fdopen(descriptor, *words).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdopen", interrupted)
+
+    with pytest.raises(KeyboardInterrupt), disk.atomic_file(tmp_path / "a"):
+        pass
+
+    assert list(tmp_path.iterdir()) == []
