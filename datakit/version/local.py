@@ -16,7 +16,7 @@ from typing import Any
 
 from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, IntegrityError, UsageError
+from datakit.errors import InputError, UsageError
 from datakit.storage.absent import not_there
 from datakit.storage.commit import parse_manifest
 from datakit.storage.disk import at_door, hash_file
@@ -88,8 +88,8 @@ def _members(path: Path) -> Iterable[FileEntry]:
         data = path.read_bytes()
     try:
         return parse_manifest(data, where=str(path)).members
-    except (InputError, IntegrityError, UsageError):
-        return ()  # another program's, or a torn one
+    except (InputError, UsageError):
+        return ()  # another program's
 
 
 def md5_of(found: Found) -> str:
