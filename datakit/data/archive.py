@@ -160,7 +160,7 @@ def _attributes(data: bytes, at: int) -> dict[str, str]:
         digits = data[start : max(space, start)]
         end = start + int(digits) if digits.isdigit() else start
         key, equals, value = data[space + 1 : max(end - 1, 0)].partition(b"=")
-        if end <= space or data[end - 1 : end] != b"\n" or not equals:
+        if space < 0 or end <= space or data[end - 1 : end] != b"\n" or not equals:
             raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} cannot be read", at + BLOCK_BYTES)
         name = _text(key, at)
         if name in ("path", "linkpath", "size") or name.startswith("GNU.sparse."):
