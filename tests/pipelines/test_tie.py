@@ -64,7 +64,13 @@ def test_a_make_killed_before_the_demo_has_begun_leaves_no_demo(tmp_path: Path) 
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nkill -9 $PPID\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    command = ["make", "demo", f"BIN={tmp_path}", "STAMP=dvc.yaml"]  # a stamp that is there: nothing is installed
+    command = [
+        "make",
+        "--no-print-directory",
+        "demo",
+        f"BIN={tmp_path}",
+        "STAMP=dvc.yaml",
+    ]  # a stamp that is there: nothing is installed
 
     with subprocess.Popen(command, cwd=checkout, env=demo_environment(), stdout=subprocess.PIPE) as make:
         said, _ = make.communicate()  # until the last process that may write there has ended

@@ -75,11 +75,11 @@ def test_a_bucket_that_may_not_be_listed_is_no_other_error(splits: Path, faulty:
 
 
 def test_nothing_below_says_nothing(tmp_path: Path) -> None:
-    """An empty folder has no hint; many commits are cut."""
+    """An empty folder is told what a commit is; many commits are cut."""
     with pytest.raises(NotFound) as caught:
         verify(tmp_path)
 
-    assert caught.value.hint is None
+    assert caught.value.hint == "Name the directory of a commit, such as a dataset, which has a manifest.json"
     many = str(held_below([f"runs/{number:02d}" for number in range(20)]))
     assert many.startswith("It holds 00, 01, ")
     assert many.endswith(f", ...; name one: runs/{MOST_NAMED - 1:02d}")
