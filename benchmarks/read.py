@@ -153,7 +153,11 @@ def with_mds(work: Work) -> dict[str, Any]:
     from streaming import StreamingDataset
 
     with work.timed():
-        dataset = StreamingDataset(local=work.values["mosaicml-streaming"], shuffle=False, batch_size=1)
+        # it looks ahead 8 batches and then sleeps 7 ms (streaming 0.13.0, `TICK`): of batches of one, 1,100 samples/s
+        ahead = 4096
+        dataset = StreamingDataset(
+            local=work.values["mosaicml-streaming"], shuffle=False, batch_size=1, predownload=ahead
+        )
         return drain(((sample["key"], sample["jpg"], sample["json"]) for sample in dataset), work)
 
 
