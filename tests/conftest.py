@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.faulty import FaultyServer, faulty_server
 from support.s3server import S3Server, serving
 
 # the same examples on every run, so that a red test stays red and a green one stays green; no time limit an example,
@@ -101,6 +102,15 @@ def bucket(s3: S3Server, request: pytest.FixtureRequest) -> str:
     """The URL of a bucket of this test's own, to which the environment leads."""
     digits = f"{abs(hash(request.node.nodeid)):x}"[:20]
     return s3.make_bucket(f"bucket-{digits}")
+
+
+@pytest.fixture
+def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
+    """A faulty server of this test's own, with the environment leading to it."""
+    with faulty_server() as running:
+        for name, value in running.env.items():
+            monkeypatch.setenv(name, value)
+        yield running
 
 
 @pytest.fixture(scope="session")

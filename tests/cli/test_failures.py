@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cli import Answer, datakit, environment, start
-from support.faulty import Fault, FaultyServer, faulty_server
+from support.faulty import Fault, FaultyServer
 from support.s3server import S3Server
 
 
@@ -37,13 +36,6 @@ def packed(raw: Path) -> Path:
     """A dataset of these records."""
     assert datakit("pack", "raw.jsonl", "data").code == 0
     return raw.parent / "data"
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultyServer]:
-    """A server that refuses on demand."""
-    with faulty_server() as running:
-        yield running
 
 
 def names(room: Path) -> set[str]:
@@ -131,8 +123,6 @@ def test_a_bucket_that_does_not_exist(packed: Path, server: S3Server, monkeypatc
 
 def test_wrong_credentials(packed: Path, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that refuses our key is exit code 6, and neither key nor secret is repeated."""
-    for name, value in faulty.env.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
     faulty.faults.append(Fault("denied", times=1000))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from datakit.pack.writing import Totals
 from datakit.storage.commit import read_manifest
 from support.commits import noise
 from support.datasets import lines, make_dataset, publish
-from support.faulty import FaultyServer, faulty_server
+from support.faulty import FaultyServer
 from support.packing import small_pack, write_pairs
 from support.tars import files_of, pairs, write_tar
 
@@ -105,15 +105,6 @@ def of_others(tmp_path: Path) -> Path:
 
 
 MAKERS = [of_pairs, of_bundles, of_others]
-
-
-@pytest.fixture
-def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    """An S3 server in this process, to which the environment leads."""
-    with faulty_server() as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.mark.parametrize("make", MAKERS)

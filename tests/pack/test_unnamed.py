@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
 from support.cli import datakit
 from support.datasets import publish
-from support.faulty import FaultyServer, faulty_server
+from support.faulty import FaultyServer
 from support.packing import raw_lines, small_pack, write_lines
 
 
@@ -42,15 +41,6 @@ class Renewed:
 def renewed(tmp_path: Path) -> Renewed:
     """A renewed dataset whose old shards still lie there."""
     return Renewed(tmp_path)
-
-
-@pytest.fixture
-def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    """An S3 server in this process, to which the environment leads."""
-    with faulty_server() as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.mark.parametrize("quick", [False, True])

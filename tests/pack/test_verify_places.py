@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tarfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,19 +22,10 @@ from datakit.storage.commit import commit, read_manifest
 from datakit.storage.counts import RequestCounts
 from support.commits import noise
 from support.datasets import lines, make_dataset, publish
-from support.faulty import Fault, FaultyServer, faulty_server
+from support.faulty import Fault, FaultyServer
 from support.packing import raw_lines, small_pack, write_lines, write_pairs
 from support.tars import files_of, write_tar
 from support.tars import pairs as pairs_of_files
-
-
-@pytest.fixture
-def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    """An S3 server in this process, to which the environment leads."""
-    with faulty_server() as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from datakit.source.records import KeyColumn
 from datakit.storage.commit import read_manifest
 from support.cli import datakit
 from support.datasets import publish
-from support.faulty import faulty_server
+from support.faulty import FaultyServer
 from support.packing import raw_lines, samples_of, small_pack, tree, write_lines, write_pairs
 from support.receipts import at_rest
 from support.tiny import write_dataset
@@ -264,7 +264,7 @@ def test_an_index_with_names_that_our_tars_cannot_hold_is_refused_while_it_is_li
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_a_dataset_in_a_store_is_repacked_as_one_on_a_disk(tmp_path: Path, single: bool) -> None:
+def test_a_dataset_in_a_store_is_repacked_as_one_on_a_disk(tmp_path: Path, faulty: FaultyServer, single: bool) -> None:
     """Law 4: the index beside a tar is fetched too, so bundled lines are taken out, and keys are those of the index."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(20))
     pack(raw, tmp_path / "one", settings=PackSettings(bundle=8))
@@ -272,10 +272,7 @@ def test_a_dataset_in_a_store_is_repacked_as_one_on_a_disk(tmp_path: Path, singl
     below = f"/{shard}" if single else ""
 
     pack(f"{tmp_path / 'one'}{below}", tmp_path / "local" / "ds")
-    with faulty_server() as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.env.items():
-            patch.setenv(name, value)
-        result = pack(publish(tmp_path / "one", server) + below, tmp_path / "remote" / "ds")
+    result = pack(publish(tmp_path / "one", faulty) + below, tmp_path / "remote" / "ds")
 
     assert result.samples == 20
     assert tree(tmp_path / "remote") == tree(tmp_path / "local")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from datakit.version.diff import diff
 from datakit.version.lineage import chain
 from support.cli import datakit
 from support.datasets import lines, make_dataset, publish
-from support.faulty import Fault, FaultyServer, faulty_server
+from support.faulty import Fault, FaultyServer
 
 
 @pytest.fixture
@@ -28,15 +28,6 @@ def splits(tmp_path: Path) -> Path:
     (tmp_path / "chat" / "notes").mkdir()
     (tmp_path / "chat" / "notes" / "a.txt").write_text("x")
     return tmp_path / "chat"
-
-
-@pytest.fixture
-def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    """An S3 server in this process, to which the environment leads."""
-    with faulty_server() as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,9 @@ from datakit.version.dvc import object_key, read_dvc_file
 from datakit.version.publish import plan_publish, run_publish
 from support.commits import files_below, make_commit, noise
 from support.dvcproject import bare_project
-from support.faulty import Fault, FaultyServer, faulty_server
+from support.faulty import Fault, FaultyServer
 
 MEMBERS = {"a.tar": noise(17 * 2**20), "b.tar": noise(3000, 1)}
-
-
-@pytest.fixture
-def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    """A faulty server of this test's own, with the environment leading to it."""
-    with faulty_server() as server:
-        for name, value in server.env.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.fixture
