@@ -2,8 +2,8 @@
 
 Asked of a dataset on this disk: are its files those of its manifest (names and sizes, bytes where wanted); is it what
 dvc.lock, or a `.dvc` file, records; have dependencies or settings moved on since it was made, up to the raw files; is
-it the one that a launch script expects; do all ranks hold the same. A finding refuses, names both values and the
-command that mends it. It may be accepted, and then stands in the lineage.
+it the one that a launch script expects. A finding refuses, names both values and the command that mends it. It may be
+accepted, and then stands in the lineage.
 
 Inside `dvc repro` the stage that runs is not compared with dvc.lock, which still holds its run before (DVC_STAGE names
 it); the stages before it are. Shards are not hashed: their md5s are the manifest's. A dependency that is not here, as
@@ -15,8 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from datakit.events import Caution, OnEvent, ignore
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import at_door
 from datakit.version.cache import listed
-from datakit.version.dvc import LOCK_NAME, Out, read_dvc_file
+from datakit.version.dvc import LOCK_NAME, Out, Tree, read_dvc_file
 from datakit.version.graph import Graph, Node, folders_around
 from datakit.version.local import (
     LISTED_FILES,
@@ -36,8 +35,8 @@ from datakit.version.local import (
     glance,
     glance_tree,
     ignores,
+    is_damaged,
     settings_now,
-    weighs_as,
 )
 from datakit.version.project import DVC_DIR, FILE_SUFFIX, Project
 
@@ -58,7 +57,7 @@ class Finding:
         found: Its value now.
         where: What records it.
         mend: The command that brings the two together.
-        damaged: Whether it has as many files and bytes as is recorded, so that one of the two may be of damaged bytes.
+        damaged: Whether the record has the same manifest and other bytes beside it: one of the two is of damaged bytes.
     """
 
     what: str
@@ -69,7 +68,7 @@ class Finding:
     damaged: bool = False
 
     def __str__(self) -> str:
-        more = ", of as many files and bytes: one of the two may be damaged" if self.damaged else ""
+        more = ", beside the same manifest: one of the two is damaged" if self.damaged else ""
         return f"{self.what} is {self.found}, {self.where} says {self.recorded}{more}"
 
 
@@ -145,27 +144,6 @@ def check_expected(manifest: Manifest, expect: str | None) -> None:
         )
 
 
-def check_ranks(digests: Sequence[str]) -> None:
-    """See that all ranks hold the same data; each rank calls it with the digests of all, in rank order.
-
-    Raises:
-        Refused: Names the ranks that differ from the most, and both digests.
-    """
-    if len(set(digests)) <= 1:
-        return
-    # a tie is decided by the lowest rank, so that every rank says the same
-    most = Counter(digests).most_common()[0][0]
-    odd = [rank for rank, digest in enumerate(digests) if digest != most]
-    values = ", ".join(sorted({digests[rank][:12] for rank in odd}))
-    ranks = ", ".join(map(str, odd[:8])) + (", ..." if odd[8:] else "")
-    raise Refused(
-        f"rank{'s' if odd[1:] else ''} {ranks} of {len(digests)} hold{'' if odd[1:] else 's'} data {values}, "
-        f"the others {most[:12]}",
-        hint="Bring the same dataset to every node: datakit sync SRC DEST",
-        subject=odd[0],
-    )
-
-
 def find_stale(path: Path, *, running: str = "", on_event: OnEvent = ignore) -> list[Finding]:
     """What dvc.lock and `.dvc` files around a dataset record otherwise than it is; nothing where there are none.
 
@@ -214,16 +192,13 @@ def _compare(
     """
     inside = dataset.relative_to(place).as_posix()
     project = Project.around(place)
-    tree = None if project is None or place == dataset else listed(project.cache_dir, out.md5)
-    part = None if tree is None else glance_tree(dataset)
+    tree = _recorded(project, out)
+    part = None if tree is None or place == dataset else glance_tree(dataset)
     if tree is not None and part is not None:
-        recorded = tree.below(inside)
-        if part == recorded:
+        below = tree.below(inside)
+        if part == below:
             return None
-        finding = Finding(f"{out.path}/{inside}", recorded.md5, part.md5, where, mend)
-        renewed = part.members.get(MANIFEST_NAME) != recorded.members.get(MANIFEST_NAME)
-        kept = not renewed and part.members.keys() == recorded.members.keys()
-        return _as_damage(finding, dataset, again) if kept else finding
+        return _with_damage(Finding(f"{out.path}/{inside}", below.md5, part.md5, where, mend), below, dataset, again)
     if place.is_dir() != out.is_dir:
         return Finding(out.path, out.md5, "a directory" if place.is_dir() else "a file", where, mend)
     now = glance(place, out, most_files=None if place == dataset else LISTED_FILES)
@@ -233,17 +208,33 @@ def _compare(
         return None
     if now == out.md5 or (_leaves_out(project, place) and committed_tree(place).md5 == out.md5):
         return None
-    finding = Finding(out.path, out.md5, now, where, mend)
-    return _as_damage(finding, place, again) if weighs_as(place, out) else finding
+    return _with_damage(Finding(out.path, out.md5, now, where, mend), tree, place, again)
 
 
-def _as_damage(finding: Finding, place: Path, again: str) -> Finding:
-    """A finding about a directory whose md5s are the manifest's, where the record may be of bytes that are not.
+def _recorded(project: Project | None, out: Out) -> Tree | None:
+    """DVC's list of a recorded directory; None where its cache has none, as of an output that it does not keep."""
+    return listed(project.cache_dir, out.md5) if project is not None and out.is_dir else None
 
-    A stage that found damage in its output and left it there has recorded it, and then the record is not the truth.
+
+def _with_damage(finding: Finding, recorded: Tree | None, place: Path, again: str) -> Finding:
+    """A finding about a directory, and what to do where the record may be of damaged bytes.
+
+    A stage that found damage in its output and left it there has recorded it. Then the record is not the truth, and
+    DVC, which hashes what the manifest is believed for here, has nothing to do.
+
+    Args:
+        finding: What is known so far.
+        recorded: DVC's list of the directory, or None.
+        place: The directory.
+        again: The command that records it anew.
     """
-    look = f"Look for damage: datakit verify {place}, and mend it: datakit sync --repair SRC {place}; then {again}"
-    return dataclasses.replace(finding, mend=look, damaged=True)
+    if recorded is not None and is_damaged(recorded, committed_tree(place)):
+        look = f"Look for damage: datakit verify {place}, and mend it: datakit sync --repair SRC {place}; then {again}"
+        return dataclasses.replace(finding, mend=look, damaged=True)
+    if recorded is None and (place / MANIFEST_NAME).is_file():
+        look = f"{finding.mend}; if DVC has nothing to do, look for damage: datakit verify {place}"
+        return dataclasses.replace(finding, mend=look)
+    return finding
 
 
 def _leaves_out(project: Project | None, place: Path) -> bool:
@@ -301,8 +292,8 @@ class _Look:
                 now_md5 = glance(path, dep)
             if now_md5 not in (None, dep.md5):
                 finding = Finding(dep.path, dep.md5, str(now_md5), where, mend)
-                again = f"dvc repro {node.name}"
-                self._found.append(_as_damage(finding, path, again) if weighs_as(path, dep) else finding)
+                recorded = _recorded(Project.around(path), dep)
+                self._found.append(_with_damage(finding, recorded, path, f"dvc repro {node.name}"))
             if made is not None:
                 self._upwards(made[0], mend=mend)
 

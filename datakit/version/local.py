@@ -133,19 +133,6 @@ def glance(path: Path, recorded: Out, *, most_files: int | None = LISTED_FILES) 
     return None
 
 
-def weighs_as(path: Path, recorded: Out) -> bool:
-    """Whether a commit has as many files and bytes as is recorded of it, whatever stands in them."""
-    if not (path / MANIFEST_NAME).is_file():
-        return False
-    found = find(path)
-    return (len(found), sum(each.bytes for each in found)) == (recorded.nfiles, recorded.size)
-
-
-def tree_of(path: Path) -> Tree:
-    """A directory as DVC sees it now, whatever that costs."""
-    return Tree({found.name: md5_of(found) for found in find(path)})
-
-
 def glance_tree(path: Path) -> Tree | None:
     """A directory as DVC sees it now, or None where it is not there or that costs much."""
     if not path.is_dir():
@@ -158,6 +145,17 @@ def committed_tree(path: Path) -> Tree:
     """What of a directory is committed: members of manifests, and the manifests; nothing is hashed but these."""
     told = [each for each in find(path) if each.entry is not None or each.path.name == MANIFEST_NAME]
     return Tree({each.name: md5_of(each) for each in told})
+
+
+def is_damaged(recorded: Tree, committed: Tree) -> bool:
+    """Whether a record has the manifests that are here and other bytes of what they name: one of the two is damaged.
+
+    Args:
+        recorded: What DVC recorded of a directory.
+        committed: Its `committed_tree` now. What was packed anew has another manifest.
+    """
+    differing = [name for name, md5 in committed.members.items() if recorded.members.get(name, md5) != md5]
+    return bool(differing) and all(name.rpartition("/")[2] != MANIFEST_NAME for name in differing)
 
 
 def ignores(root: Path, path: Path) -> bool:

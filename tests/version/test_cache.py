@@ -10,8 +10,8 @@ import pytest
 from datakit import IntegrityError, NotFound
 from datakit.data.digest import entry_of
 from datakit.version.cache import Snapshot, link_into_cache
-from datakit.version.dvc import object_key
-from datakit.version.local import tree_of
+from datakit.version.dvc import Tree, object_key
+from datakit.version.local import record_of
 from support.commits import flip_bit, make_commit, noise
 from support.dvcproject import make_project
 
@@ -28,7 +28,7 @@ def test_a_snapshot_has_the_address_of_the_directory(dataset: Path) -> None:
     """And the bytes of all its files; of a file, its md5."""
     whole, note = Snapshot.of(dataset), Snapshot.of(dataset / "note")
 
-    assert whole.md5 == tree_of(dataset).md5
+    assert whole.md5 == record_of(dataset, written="ds").md5
     assert whole.bytes == sum(path.stat().st_size for path in dataset.rglob("*") if path.is_file())
     assert (note.md5, note.tree) == (entry_of("", b"by hand").md5, None)
     with pytest.raises(NotFound):
@@ -47,8 +47,8 @@ def test_every_file_becomes_a_link_once(dataset: Path, tmp_path: Path) -> None:
     assert (first, again) == (4, 0)
     assert cut.samefile(dataset / "a.tar")
     assert (dataset / "a.tar").stat().st_mode & 0o777 == 0o444
-    listed = tmp_path / "cache" / object_key(tree_of(dataset).md5)
-    assert listed.read_bytes() == tree_of(dataset).to_bytes()
+    listed = tmp_path / "cache" / object_key(Snapshot.of(dataset).md5)
+    assert Tree.from_bytes(listed.read_bytes(), where="") == Snapshot.of(dataset).tree
     names = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert not [name for name in names if name.startswith(".")]
 
@@ -65,7 +65,7 @@ def test_dvc_checks_out_from_the_links(dataset: Path, tmp_path: Path) -> None:
     project.dvc("checkout", "-q")
 
     assert "up to date" in before
-    assert tree_of(project.root / "ds") == tree_of(dataset)
+    assert Snapshot.of(project.root / "ds").tree == Snapshot.of(dataset).tree
 
 
 @pytest.mark.parametrize("name", ["a.tar", "note"])

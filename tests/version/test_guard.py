@@ -17,7 +17,7 @@ from datakit.storage.disk import hash_file
 from datakit.version.cache import Snapshot
 from datakit.version.document import write_yaml
 from datakit.version.dvc import Tree, object_key, write_dvc_file
-from datakit.version.guard import check_expected, check_ranks, find_stale, guard
+from datakit.version.guard import check_expected, find_stale, guard
 from datakit.version.local import record_of
 from support.commits import flip_bit
 from support.dvcproject import bare_project, make_project
@@ -131,10 +131,19 @@ def test_each_finding_names_both_values_and_the_command(root: Path) -> None:
     assert "1 more: params.yaml pack" in caught.value.message
     assert caught.value.hint == (
         "Run dvc repro tokenize@train, or bring the recorded one back: dvc checkout data/tokens/train; "
+        f"if DVC has nothing to do, look for damage: datakit verify {tokens(root)}; "
         "or go on all the same with --accept stale"
     )
     (_, setting) = find_stale(tokens(root))
     assert (setting.recorded, setting.found) == ('{"shard_size": "1MiB"}', '{"shard_size": "2MiB"}')
+
+
+def put_list(root: Path, tree: Tree) -> Path:
+    """Put DVC's list of a directory into its cache; where it lies."""
+    listed = root / ".dvc" / "cache" / object_key(tree.md5)
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    listed.write_bytes(tree.to_bytes())
+    return listed
 
 
 def record_damage(root: Path, path: str, *, cached: bool = True) -> Tree:
@@ -147,20 +156,22 @@ def record_damage(root: Path, path: str, *, cached: bool = True) -> Tree:
     lock.write_text(lock.read_text().replace(record_of(root / path, written=path).md5, damaged.md5))
     do = {"cmd": "x", "outs": [{"data/tokens/${item}": {"cache": cached, "persist": True}}]}
     (root / "dvc.yaml").write_bytes(write_yaml({"stages": {"tokenize": {"foreach": ["train"], "do": do}}}))
+    if cached:
+        put_list(root, damaged)
     return damaged
 
 
 @pytest.mark.parametrize("mended", [False, True])
 def test_a_record_of_damage_is_not_called_the_truth(root: Path, mended: bool) -> None:
-    """The manifest tells of other bytes in files of the same size: damage is named, here or in the record."""
-    damaged = record_damage(root, "data/tokens/train", cached=False)
+    """The manifest tells of other bytes than DVC's list: damage is named, here or in the record."""
+    damaged = record_damage(root, "data/tokens/train")
     if mended:
         flip_bit(next(tokens(root).glob("*.tar")), 600)
 
     with pytest.raises(Refused) as caught:
         guard(tokens(root), read_manifest(tokens(root)))
 
-    assert f"says {damaged.md5}, of as many files and bytes: one of the two may be damaged" in caught.value.message
+    assert f"says {damaged.md5}, beside the same manifest: one of the two is damaged" in caught.value.message
     assert caught.value.hint == (
         f"Look for damage: datakit verify {tokens(root)}, and mend it: datakit sync --repair SRC {tokens(root)}; "
         "then dvc repro tokenize@train; or go on all the same with --accept stale"
@@ -169,10 +180,7 @@ def test_a_record_of_damage_is_not_called_the_truth(root: Path, mended: bool) ->
 
 def test_recorded_damage_of_a_split_is_told_from_another_dataset(root: Path) -> None:
     """By DVC's list: the same manifest beside other members."""
-    damaged = record_damage(root, "data/packed")
-    listed = root / ".dvc" / "cache" / object_key(damaged.md5)
-    listed.parent.mkdir(parents=True)
-    listed.write_bytes(damaged.to_bytes())
+    record_damage(root, "data/packed")
     splits = [root / "data" / "packed" / split for split in ("train", "held-out")]
 
     found = [finding for split in splits for finding in find_stale(split)]
@@ -193,14 +201,35 @@ def test_damage_that_a_later_stage_has_recorded_is_named(root: Path) -> None:
     assert (finding.what, finding.damaged) == ("data/tokens/train", True)
 
 
+def test_an_edit_that_changes_no_size_is_no_damage(root: Path) -> None:
+    """As many files and bytes as before, which is what most small edits of a packed dataset come to."""
+    packed = root / "data" / "packed"
+    snapshots = [Snapshot.of(path) for path in (tokens(root), packed, packed / "train")]
+    for snapshot in snapshots:
+        assert snapshot.tree is not None
+        put_list(root, snapshot.tree)
+    for place, prefix in ((tokens(root), "t"), (packed / "train", "other")):
+        shutil.rmtree(place)
+        write_dataset(place, text_samples(9, prefix=prefix))
+
+    found = find_stale(tokens(root)) + find_stale(packed / "train")
+
+    assert [Snapshot.of(snapshot.path).bytes for snapshot in snapshots] == [snapshot.bytes for snapshot in snapshots]
+    assert [(finding.damaged, finding.mend.partition(",")[0]) for finding in found] == [
+        (False, "Run dvc repro tokenize@train"),
+        (False, "Run dvc repro tokenize@train"),
+        (False, "Run dvc repro pack"),
+    ]
+
+
 def test_what_dvc_keeps_no_copy_of_is_not_brought_back_by_it(root: Path) -> None:
-    """`dvc checkout` of an output with `cache: false` ends well and does nothing."""
+    """`dvc checkout` of an output with `cache: false` does nothing; nor does `repro` where it recorded damage."""
     record_damage(root, "data/tokens/train", cached=False)
-    rewrite(tokens(root), 12)
 
     (finding,) = find_stale(tokens(root))
 
-    assert finding.mend == "Run dvc repro tokenize@train"
+    look = f"if DVC has nothing to do, look for damage: datakit verify {tokens(root)}"
+    assert finding.mend == f"Run dvc repro tokenize@train; {look}"
     assert not finding.damaged
 
 
@@ -302,9 +331,7 @@ def test_another_split_of_the_output_is_no_matter_where_dvcs_list_is_at_hand(roo
         (root / recorder).write_bytes(write_dvc_file(out))
     snapshot = Snapshot.of(packed)
     assert snapshot.tree is not None
-    listed = root / ".dvc" / "cache" / object_key(out.md5)
-    listed.parent.mkdir(parents=True)
-    listed.write_bytes(snapshot.tree.to_bytes())
+    listed = put_list(root, snapshot.tree)
     rewrite(packed / "held-out", 12)
 
     other_split = find_stale(packed / "train")
@@ -411,28 +438,6 @@ def test_a_word_that_is_no_digest_is_wrong_usage(tmp_path: Path, digest: str) ->
     """A short one would fit by accident."""
     with pytest.raises(UsageError, match="is not a digest"):
         check_expected(write_dataset(tmp_path / "ds", text_samples(9)), digest)
-
-
-@pytest.mark.parametrize(
-    ("digests", "said"),
-    [
-        (["a" * 64, "b" * 64, "a" * 64], "rank 1 of 3 holds data bbbbbbbbbbbb, the others aaaaaaaaaaaa"),
-        (["b" * 64, "a" * 64], "rank 1 of 2 holds data aaaaaaaaaaaa, the others bbbbbbbbbbbb"),
-        (["a" * 64, *["b" * 64] * 3], "rank 0 of 4 holds data aaaaaaaaaaaa, the others bbbbbbbbbbbb"),
-        (["b" * 64, "a" * 64, "c" * 64, "a" * 64], "ranks 0, 2 of 4 hold data bbbbbbbbbbbb, cccccccccccc"),
-        ([*["a" * 64] * 20, *["b" * 64] * 12], "ranks 20, 21, 22, 23, 24, 25, 26, 27, ... of 32"),
-    ],
-)
-def test_ranks_that_hold_other_data_are_named(digests: list[str], said: str) -> None:
-    """The usual accident of rented nodes: one has an old copy. Each rank comes to the same sentence."""
-    with pytest.raises(Refused, match=said):
-        check_ranks(digests)
-
-
-@pytest.mark.parametrize("digests", [[], ["a"], ["a"] * 8])
-def test_ranks_that_agree_go_on(digests: list[str]) -> None:
-    """Any number of them."""
-    check_ranks(digests)
 
 
 def test_dvc_calls_stale_what_we_call_stale(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from datakit import InputError, IntegrityError, NotFound
 from datakit.data.digest import entry_of
 from datakit.storage.commit import read_manifest
 from datakit.version.dvc import Out, Tree
-from datakit.version.local import MISSING, find, record_of, settings_now, tree_of
+from datakit.version.local import MISSING, find, md5_of, record_of, settings_now
 from support.commits import flip_bit, make_commit, noise
 from support.tiny import text_samples, write_dataset
 
@@ -18,10 +18,11 @@ from support.tiny import text_samples, write_dataset
 def test_a_commit_is_known_by_its_manifest(tmp_path: Path) -> None:
     """A flipped bit of a shard changes nothing here: looking at bytes is the work of `verify` and of the loader."""
     write_dataset(tmp_path / "ds", text_samples(9))
-    before = tree_of(tmp_path / "ds")
+    before = record_of(tmp_path / "ds", written="ds")
     flip_bit(next((tmp_path / "ds").glob("*.tar")), 20)
 
-    assert before == tree_of(tmp_path / "ds") == Tree.of(read_manifest(tmp_path / "ds"))
+    assert before == record_of(tmp_path / "ds", written="ds")
+    assert before.md5 == Tree.of(read_manifest(tmp_path / "ds")).md5
 
 
 def test_a_member_of_another_size_is_read(tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_a_member_of_another_size_is_read(tmp_path: Path) -> None:
     make_commit(tmp_path / "ds", {"a.tar": noise(300)})
     (tmp_path / "ds" / "a.tar").write_bytes(b"cut")
 
-    assert tree_of(tmp_path / "ds").members["a.tar"] == entry_of("a", b"cut").md5
+    assert [md5_of(each) for each in find(tmp_path / "ds") if each.name == "a.tar"] == [entry_of("a", b"cut").md5]
 
 
 def test_files_that_no_manifest_names_are_hashed(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_files_that_no_manifest_names_are_hashed(tmp_path: Path) -> None:
 
     assert list(found) == ["note", "train/a.tar", "train/manifest.json", "web/manifest.json"]
     assert [name for name, each in found.items() if each.entry] == ["train/a.tar"]
-    assert tree_of(tmp_path / "ds").members["note"] == entry_of("", b"1").md5
+    assert md5_of(found["note"]) == entry_of("", b"1").md5
 
 
 def test_a_torn_manifest_is_damage(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_torn_manifest_is_damage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"kind"', b'"kinb"'))
 
     with pytest.raises(IntegrityError, match="a manifest has"):
-        tree_of(tmp_path / "ds")
+        find(tmp_path / "ds")
 
 
 def test_a_record_is_what_dvc_writes(tmp_path: Path) -> None:
@@ -64,9 +65,8 @@ def test_a_record_is_what_dvc_writes(tmp_path: Path) -> None:
     sizes = [path.stat().st_size for path in (tmp_path / "ds").iterdir()]
     (tmp_path / "one").write_bytes(b"123")
 
-    assert record_of(tmp_path / "ds", written="x/ds") == Out(
-        "x/ds", tree_of(tmp_path / "ds").md5, sum(sizes), len(sizes)
-    )
+    own = Tree.of(read_manifest(tmp_path / "ds"))
+    assert record_of(tmp_path / "ds", written="x/ds") == Out("x/ds", own.md5, sum(sizes), len(sizes))
     assert record_of(tmp_path / "one", written="one") == Out("one", entry_of("", b"123").md5, 3)
     with pytest.raises(NotFound):
         record_of(tmp_path / "gone", written="gone")
