@@ -64,11 +64,11 @@ def list_files(
         files: What lies in it.
         naming: How names are cut.
         timed: Whether their stamps are times of change of the files that will be read.
-        troubles: What is known not to be readable; a record that it belongs to is left out.
+        troubles: What is known not to be readable; a record that such a file is of is left out.
     """
     naming = naming or Naming()
-    told = list(troubles)
-    bad = {naming.cut(trouble.where)[0] for trouble in told}
+    told = [_keyed(trouble, naming) for trouble in troubles]
+    bad = {trouble.key for trouble in told if trouble.key is not None}
     groups = _grouped(files, root, naming, told, bad)
     for key in sorted(groups):
         groups[key].sort()
@@ -87,6 +87,12 @@ def list_files(
         keys = KeyColumn.of(good)
     told = [_with_raws(trouble, groups, root if timed else None, naming) for trouble in told]
     return _table(root, keys, [groups[key] for key in good], naming=naming, timed=timed, troubles=tuple(told))
+
+
+def _keyed(trouble: Trouble, naming: Naming) -> Trouble:
+    """It with the key of the record that its file is of; a folder, or a name without an extension, is of none."""
+    key, suffix = ("", "") if trouble.file is None else naming.cut(trouble.file)
+    return replace(trouble, key=key) if suffix else trouble
 
 
 def _grouped(files: Iterable[FoundFile], root: str, naming: Naming, told: list[Trouble], bad: set[str]) -> _Groups:
@@ -150,7 +156,7 @@ def _with_raws(trouble: Trouble, groups: Mapping[str, list[_Part]], root: str | 
         return replace(trouble, raws=())
     if trouble.key is None:
         return trouble
-    names = [f"{naming.stem(trouble.key)}.{part.suffix}" for part in groups[trouble.key]]
+    names = [f"{naming.stem(trouble.key)}.{part.suffix}" for part in groups.get(trouble.key, ())]
     return replace(trouble, raws=tuple(Raw(name, f"{root}/{name}") for name in names))
 
 

@@ -57,7 +57,8 @@ def settle(
     report, folder = dest.with_name(f"{dest.name}.errors.jsonl"), dest.with_name(f"{dest.name}.quarantine")
     if not troubles:
         if not dry_run:
-            report.unlink(missing_ok=True)
+            with disk.at_door(report):
+                report.unlink(missing_ok=True)
         return LeftOut()
     if not dry_run:
         disk.make_dirs(dest.parent)

@@ -240,7 +240,9 @@ def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[F
                     hidden.append(f"{holder.name}/{shown(name)}")
                     continue
                 if not member.isreg() or member.issparse():
-                    told.append(Trouble(shown(name), "is no plain file in its tar", hint="Take it out of the tar"))
+                    told.append(
+                        Trouble(shown(name), "is no plain file in its tar", hint="Take it out of the tar", file=name)
+                    )
                     continue
                 if member.offset_data + member.size > holder.size:
                     raise _damaged(holder, f"it ends inside {shown(name)}")

@@ -1,10 +1,9 @@
 """trees: the files below a local folder, and what in it cannot be read as one.
 
-Hidden names (a leading dot) are left out, and told.
-A link to a file inside the folder is followed, and so is one into a DVC
-cache, because DVC lays data down as such links and what they lead to never changes. Any other link is an offender: it
-may lead out of what was meant to be packed, in a circle, or to nothing. So are sockets, pipes and devices, and what
-this user may not read.
+Hidden names (a leading dot) are left out, and told. A link to a file inside the folder is followed, and so is one into
+a DVC cache, because DVC lays data down as such links and what they lead to never changes. Any other link is an
+offender: it may lead out of what was meant to be packed, in a circle, or to nothing. So are sockets, pipes and devices,
+and what this user may not read.
 """
 
 from __future__ import annotations
@@ -26,6 +25,9 @@ from datakit.storage.objects import no_file
 
 _DVC_CACHE = re.compile(r"/files/md5/[0-9a-f]{2}/[0-9a-f]{30}(?:\.dir)?$")
 """Where DVC keeps a file by the md5 of its bytes (dvc 3: `files/md5` below the cache's directory)."""
+
+_ANYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+_MODE = "Let this user read it: chmod u+rX"
 
 _SPECIAL = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
 
@@ -67,14 +69,17 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
 
     Raises:
         NotFound: Nothing is there.
+        NotAllowed: The way to it is closed.
         InputError: It is a pipe, a device or a socket, or something in it vanished while it was listed.
     """
-    if not root.exists():
-        raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root))
     tree = Tree()
     with disk.at_door(root):
+        try:
+            status = root.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root)) from None
         if root.is_file():
-            tree.files.append(_file(root.name, str(root), root.stat(), fingerprints=fingerprints))
+            tree.files.append(_file(root.name, str(root), status, fingerprints=fingerprints))
             return tree
         if not root.is_dir():
             raise no_file(root)
@@ -93,7 +98,7 @@ def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
         try:
             entries = list(os.scandir(folder))
         except PermissionError:
-            tree.troubles.append(Trouble(folder[prefix:] or str(root), "may not be listed", hint=_MODE))
+            tree.troubles.append(Trouble(shown(folder[prefix:] or str(root)), "may not be listed", hint=_MODE))
             continue
         for entry in entries:
             if entry.name.startswith("."):
@@ -112,11 +117,6 @@ def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
                 tree.files.append(_file(name, entry.path, entry.stat(), fingerprints=fingerprints))
 
 
-_ANYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
-
-_MODE = "Let this user read it: chmod u+rX"
-
-
 def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:
     """Why an entry that is no folder cannot be read as a file, or None."""
     if entry.is_symlink():
@@ -125,15 +125,15 @@ def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:
         if os.path.isdir(target):
             return Trouble(shown(name), "a link to a folder", hint="Pack its target as a source of its own")
         if not os.path.exists(target):
-            return Trouble(shown(name), "a link to nothing", hint="Remove it")
+            return Trouble(shown(name), "a link to nothing", hint="Remove it", file=name)
         if not inside:
             said = f"a link out of the source, to {shown(target)}"
-            return Trouble(shown(name), said, hint="Put a copy, or a hard link, in its place")
+            return Trouble(shown(name), said, hint="Put a copy, or a hard link, in its place", file=name)
     if not entry.is_file():
         what = _SPECIAL.get(stat.S_IFMT(entry.stat().st_mode), "no file")
-        return Trouble(shown(name), f"{what}, not a file", hint="Remove it")
+        return Trouble(shown(name), f"{what}, not a file", hint="Remove it", file=name)
     if not _is_open(entry.stat()) and not os.access(entry.path, os.R_OK):
-        return Trouble(shown(name), "may not be read", hint=_MODE)
+        return Trouble(shown(name), "may not be read", hint=_MODE, file=name)
     return None
 
 

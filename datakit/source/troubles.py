@@ -50,6 +50,7 @@ class Trouble:
         key: The record's key where it has one.
         hint: What to do about it.
         raws: Its bytes, for quarantine.
+        file: The name below the source of the file that it is, as the system has it; None of a folder, and of a record.
     """
 
     where: str
@@ -57,6 +58,7 @@ class Trouble:
     key: str | None = None
     hint: str | None = None
     raws: tuple[Raw, ...] = ()
+    file: str | None = None
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from datakit.source.files import Files
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.naming import Naming
+from datakit.source.trees import walk
 from datakit.source.troubles import Trouble
 
 
@@ -96,10 +99,38 @@ def test_keys_that_differ_only_by_case_are_told() -> None:
 
 def test_what_cannot_be_read_takes_its_record_with_it() -> None:
     """A link that leads out of the source, a file without permission: found by whoever walked it."""
-    table = grouped("a.json", "b.json", troubles=[Trouble("a.jpg", "may not be read")])
+    table = grouped("a.json", "b.json", troubles=[Trouble("a.jpg", "may not be read", file="a.jpg")])
 
     assert list(table.keys) == ["b"]
-    assert told(table) == {"a.jpg": "may not be read"}
+    (trouble,) = table.troubles
+    assert (trouble.where, trouble.problem, trouble.key) == ("a.jpg", "may not be read", "a")
+    assert [raw.name for raw in trouble.raws] == ["a.json"], "what can be read of it"
+
+
+def test_a_name_that_is_no_utf8_takes_its_record_with_it() -> None:
+    """By its bytes, not by what is shown of them."""
+    stem = b"caf\xe9".decode("utf-8", "surrogateescape")
+    troubles = [Trouble("caf\\udce9.jpg", "may not be read", file=f"{stem}.jpg")]
+
+    table = grouped(f"{stem}.json", "b.json", naming=Naming(escape="percent"), troubles=troubles)
+
+    assert list(table.keys) == ["b"]
+
+
+def test_what_is_no_file_takes_no_record_with_it(tmp_path: Path) -> None:
+    """A link to a folder is called like a record and is no part of it, whatever it is called."""
+    for name in ("cat.jpg", "dog.jpg", "sub/fly.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    for link in ("cat", "dog.d"):
+        (tmp_path / link).symlink_to("sub")
+    (tmp_path / "sub" / "fly").symlink_to("nowhere")
+    tree = walk(tmp_path, fingerprints=False)
+
+    table = grouped(*(file.name for file in tree.files), troubles=tree.troubles)
+
+    assert list(table.keys) == ["cat", "dog", "sub/fly"]
+    assert {trouble.where: trouble.key for trouble in table.troubles} == {"cat": None, "dog.d": None, "sub/fly": None}
 
 
 def test_files_in_a_store_are_not_copied_to_quarantine() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit import InputError
+from datakit import DatakitError, InputError
 from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
@@ -122,6 +122,14 @@ def test_a_name_of_any_bytes_can_stand_in_a_report(tmp_path: Path) -> None:
     assert report_of(tmp_path / "ds") == [{"where": "x\\udcff", "key": "caf\\udce9", "problem": "is \\udcfe"}]
     assert pack(tmp_path / "ds.errors.jsonl", tmp_path / "errors").samples == 1
     assert tree(tmp_path / "ds.quarantine") == {"x": b"data"}
+
+
+def test_a_report_that_cannot_be_removed_is_said(tmp_path: Path) -> None:
+    """A folder of its name, say: in a sentence, never as an error of Python's."""
+    (tmp_path / "ds.errors.jsonl").mkdir()
+
+    with pytest.raises(DatakitError, match=r"ds\.errors\.jsonl: Is a directory"):
+        settle([], dest=tmp_path / "ds", on_error="skip", max_errors=1)
 
 
 def test_no_offender_leaves_nothing(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from datakit import InputError, NotFound
+from datakit import InputError, NotAllowed, NotFound
 from datakit.source.originals import changed_ns
 from datakit.source.trees import SourceFile, Tree, walk
 from datakit.source.troubles import shown
@@ -127,10 +128,54 @@ def test_what_may_not_be_read_is_told(root: Path, monkeypatch: pytest.MonkeyPatc
     assert told(tree) == {"sub/a.txt": "may not be read"}
 
 
+def test_a_trouble_says_of_which_file_it_is(root: Path) -> None:
+    """By the bytes of its name; a folder, and a link to one, are no file."""
+    name = os.fsdecode(b"caf\xe9.txt")
+    (root / name).symlink_to("nowhere")
+    (root / "cat.d").symlink_to("sub")
+
+    tree = walk(root, fingerprints=False)
+
+    assert {trouble.where: trouble.file for trouble in tree.troubles} == {"caf\\udce9.txt": name, "cat.d": None}
+
+
+def test_a_folder_that_may_not_be_listed_can_be_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever bytes its name has; no file is known to be spoilt."""
+    closed = root / os.fsdecode(b"caf\xe9.d")
+    closed.mkdir()
+    real = os.scandir
+
+    def scandir(path: str) -> Iterator[os.DirEntry[str]]:
+        if path == str(closed):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)  # the tests' user may be root, whom no mode keeps out
+
+    (trouble,) = walk(root, fingerprints=False).troubles
+
+    assert (trouble.where, trouble.file) == ("caf\\udce9.d", None)
+
+
 def test_nothing_there_is_not_found(tmp_path: Path) -> None:
     """Named by its path."""
     with pytest.raises(NotFound, match="nowhere is not there"):
         walk(tmp_path / "nowhere", fingerprints=False)
+
+
+def test_a_source_behind_a_closed_door_is_not_allowed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sentence, with the exit code of it."""
+    real = os.stat
+
+    def stat(path: object, *args: object, **options: object) -> os.stat_result:
+        if str(path) == str(root):
+            raise PermissionError(13, "Permission denied", str(root))
+        return real(path, *args, **options)  # type: ignore[arg-type]  # what it was called with
+
+    monkeypatch.setattr(os, "stat", stat)
+
+    with pytest.raises(NotAllowed, match="raw: Permission denied"):
+        walk(root, fingerprints=False)
 
 
 def test_any_name_can_be_shown() -> None:
