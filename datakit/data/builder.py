@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import xxhash
-
 from datakit.data.digest import crc32c
 from datakit.data.keys import NAME_BYTES, check_key, check_part
 from datakit.data.rows import Rows
-from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, MAX_PART_BYTES, Sample, digest_prefix, header
+from datakit.data.shard import (
+    BLOCK_BYTES,
+    BUNDLE_PART,
+    END,
+    LINE_PART,
+    MAX_PART_BYTES,
+    Sample,
+    SampleDigest,
+    header,
+    member_bytes,
+)
 from datakit.errors import InputError, UsageError
 
 PIECE_BYTES = 256 * 2**10
@@ -54,8 +62,8 @@ class ShardBuilder:
         self._bundle = bundle
         self._end = 0
         self._rows = Rows()
-        self._prefixes: dict[str, bytes] = {}  # of checked parts: what goes into a digest before the size
-        self._hash = xxhash.xxh3_128()
+        self._checked: set[str] = set()  # names of parts
+        self._digest = SampleDigest()
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._lines: list[bytes] = []  # of the bundle that has not ended
@@ -94,16 +102,16 @@ class ShardBuilder:
     def _add_members(self, sample: Sample, names: list[str]) -> None:
         key, parts, rows = sample.key, sample.parts, self._rows
         headers = [header(key, part, len(parts[part])) for part in names]
-        digest, row, start = self._hash, len(rows), self._end
+        digest, row, start = self._digest, len(rows), self._end
         digest.reset()
         for part, head in zip(names, headers, strict=True):
             data = parts[part]
             size = len(data)
-            digest.update(self._prefixes[part] + size.to_bytes(8, "little"))
+            digest.part(part, size)
             digest.update(data)
             rows.column(part).append(row, self._end + BLOCK_BYTES, size, crc32c(data))
             self._held += head, data, _PADDING[size % BLOCK_BYTES]
-            self._end += BLOCK_BYTES + size + -size % BLOCK_BYTES
+            self._end += member_bytes(size)
         self._held_bytes += self._end - start
         rows.end_row(key, digest.digest(), sample.tokens, sample.source)
 
@@ -128,9 +136,10 @@ class ShardBuilder:
         self._lines.append(line)
         offset = self._end + BLOCK_BYTES + self._lines_bytes
         self._rows.column(LINE_PART).append(len(self._rows), offset, len(line), crc32c(line))
-        self._hash.reset()
-        self._hash.update(self._prefixes[LINE_PART] + len(line).to_bytes(8, "little") + line)
-        self._rows.end_row(key, self._hash.digest(), sample.tokens, sample.source)
+        self._digest.reset()
+        self._digest.part(LINE_PART, len(line))
+        self._digest.update(line)
+        self._rows.end_row(key, self._digest.digest(), sample.tokens, sample.source)
         self._lines_bytes += len(line) + 1
         if len(self._lines) == self._bundle:
             self._end_bundle()
@@ -139,7 +148,7 @@ class ShardBuilder:
         size = self._lines_bytes
         content = b"\n".join(self._lines)
         self._hold(header(self._lines_key, BUNDLE_PART, size), content, b"\n", _PADDING[size % BLOCK_BYTES])
-        self._end += BLOCK_BYTES + size + -size % BLOCK_BYTES
+        self._end += member_bytes(size)
         self._lines, self._lines_bytes = [], 0
 
     def _hold(self, *pieces: bytes) -> None:
@@ -157,6 +166,6 @@ class ShardBuilder:
         if not names:
             raise InputError(f"sample {key} has no parts", hint="Give it one at least, or leave it out", subject=key)
         for part in names:
-            if part not in self._prefixes:
+            if part not in self._checked:
                 check_part(part)
-                self._prefixes[part] = digest_prefix(part)
+                self._checked.add(part)

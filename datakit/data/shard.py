@@ -16,8 +16,9 @@ POSIX.1-1988; for such members the bytes equal those of CPython's `tarfile.USTAR
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 from zlib import adler32
 
 import numpy as np
@@ -93,8 +94,11 @@ class Member:
     size: int
 
 
-def member_bytes(size: int) -> int:
-    """Bytes that a part of this size takes in a shard: header, content, padding."""
+_Sizes = TypeVar("_Sizes", int, "npt.NDArray[np.int64]")
+
+
+def member_bytes(size: _Sizes) -> _Sizes:
+    """Bytes that a part of this size takes in a shard (or parts of these sizes): header, content, padding."""
     return BLOCK_BYTES + size + -size % BLOCK_BYTES
 
 
@@ -108,7 +112,7 @@ def bundle_bytes(sizes: npt.NDArray[np.int64], bundle: int) -> int:
     if not len(sizes):
         return len(END)
     contents = np.add.reduceat(sizes.astype(np.int64) + 1, np.arange(0, len(sizes), bundle))
-    return int((contents + -contents % BLOCK_BYTES).sum()) + BLOCK_BYTES * len(contents) + len(END)
+    return int(member_bytes(contents).sum()) + len(END)
 
 
 def header(key: str, part: str, size: int) -> bytes:
@@ -136,33 +140,42 @@ def sample_digest(parts: Mapping[str, Buffer]) -> bytes:
     """16 bytes that tell a sample's content: xxh3-128 over each part's name, NUL, size (u64, little endian), bytes."""
     digest = xxhash.xxh3_128()
     for part in sorted(parts):
-        digest.update(digest_prefix(part) + len(parts[part]).to_bytes(8, "little"))
+        digest.update(_before_part(part, len(parts[part])))
         digest.update(parts[part])
     return digest.digest()
 
 
-def pieces_digest(parts: Iterable[tuple[str, int, Iterable[Buffer]]]) -> bytes:
-    """`sample_digest` of parts too large to be held.
+def _before_part(part: str, size: int) -> bytes:
+    return part.encode() + b"\0" + size.to_bytes(8, "little")
 
-    Args:
-        parts: Name, size, and the bytes in pieces of each, sorted by name.
+
+class SampleDigest:
+    """`sample_digest` of parts that come one after the other, in pieces: `part`, then `update` with its bytes.
+
+    Attributes:
+        update: Takes the next bytes of a part.
+        digest: Gives the 16 bytes.
+        reset: Begins another sample.
+
+    Example:
+        >>> digest = SampleDigest()
+        >>> digest.part("txt", 5)
+        >>> digest.update(b"a cat")
+        >>> digest.digest() == sample_digest({"txt": b"a cat"})
+        True
     """
-    digest = xxhash.xxh3_128()
-    for part, size, pieces in parts:
-        digest.update(digest_prefix(part) + size.to_bytes(8, "little"))
-        for piece in pieces:
-            digest.update(piece)
-    return digest.digest()
 
+    __slots__ = ("digest", "reset", "update")
 
-def sample_hash() -> xxhash.xxh3_128:
-    """What `sample_digest` is taken by, for parts that come in pieces: prefix, size and bytes of each, names sorted."""
-    return xxhash.xxh3_128()
+    def __init__(self) -> None:
+        own = xxhash.xxh3_128()
+        self.update: Callable[[Buffer], None] = own.update
+        self.digest: Callable[[], bytes] = own.digest
+        self.reset: Callable[[], None] = own.reset
 
-
-def digest_prefix(part: str) -> bytes:
-    """What goes into a sample's digest for a part, before its size and its bytes."""
-    return part.encode() + b"\0"
+    def part(self, name: str, size: int) -> None:
+        """Begin a part of so many bytes; the names come sorted."""
+        self.update(_before_part(name, size))
 
 
 def members(data: Buffer) -> Iterator[Member]:
@@ -180,7 +193,7 @@ def members(data: Buffer) -> Iterator[Member]:
             return _check_end(view, at)
         member = _parse(block, at)
         content_end = member.offset + member.size
-        at = content_end + -member.size % BLOCK_BYTES
+        at += member_bytes(member.size)
         if at > len(view):
             raise _damaged(f"it ends at byte {len(view)}, inside member {member.name}", len(view))
         if (spoilt := first_difference(view[content_end:at], bytes(at - content_end))) is not None:

@@ -19,7 +19,7 @@ from datakit.data.archive import entries
 from datakit.data.digest import PART_BYTES, Buffer, FileEntry
 from datakit.data.flips import flipped_bit
 from datakit.data.keys import split_name
-from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, Part, Row, first_difference, header
+from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, Part, Row, first_difference, header, member_bytes
 from datakit.errors import InputError, IntegrityError
 from datakit.pack.tape import Tape
 
@@ -181,10 +181,9 @@ def _members(suspect: Suspect, rows: Sequence[Row]) -> Iterator[_Member]:
 
 
 def _member(key: str, part: str, size: int, contents: tuple[tuple[str, str, Part], ...], position: int) -> _Member:
-    offset = contents[0][2].offset
+    start = contents[0][2].offset - BLOCK_BYTES
     head = header(key, part, size)
-    stop = offset + size + -size % BLOCK_BYTES
-    return _Member(f"{key}.{part}", offset - BLOCK_BYTES, stop, head, contents, part == BUNDLE_PART, position)
+    return _Member(f"{key}.{part}", start, start + member_bytes(size), head, contents, part == BUNDLE_PART, position)
 
 
 def _against_rows(suspect: Suspect, rows: Sequence[Row]) -> Iterator[Finding]:

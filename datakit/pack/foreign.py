@@ -1,10 +1,11 @@
-"""foreign: one tar that others wrote, read once, as the rows of an index; and why it cannot have one.
+"""foreign: one tar that others wrote, as the rows of an index; and why it cannot have one.
 
 A sample is what webdataset, Energon and DALI take for one: files whose names agree up to the first dot after the last
 slash. What those readers skip is skipped and counted: folders, hidden files, names without a dot, `__x__`. Two things
 are better than with them: parts of a sample that do not stand together are one sample, and a hard link is the bytes
 that it leads to. Whatever would be lost or guessed is a trouble, with its place: the same name twice, a symbolic link,
-a sparse or compressed file, damage. The tar passes by once, in pieces; it is not mapped, because others may cut it.
+a sparse or compressed file, damage. The tar passes by in pieces; what is no longer held when a digest wants it is read
+again (parts above 8 MiB, scattered samples). It is not mapped, because others may cut it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from datakit.data.archive import Entry, entries
 from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.keys import SET_ASIDE, key_hash, split_name
-from datakit.data.shard import Part, Row, pieces_digest
+from datakit.data.shard import Part, Row, SampleDigest
 from datakit.errors import IntegrityError
 from datakit.pack.writing import Totals
 from datakit.source.originals import changed_ns, open_original
@@ -91,7 +92,7 @@ class Indexed:
 
 
 def index_tar(tar: Tar) -> Indexed:
-    """Read a tar once, and write its index.
+    """Read a tar, and write its index.
 
     Raises:
         NotFound, NotAllowed, NoSpace: As reading and writing files does.
@@ -293,8 +294,12 @@ class _Reading:
         self._last = None
 
     def _digest(self, key: str) -> bytes:
-        places = sorted(self._parts[key].items())
-        return pieces_digest((part, at.size, self._data.pieces(at.offset, at.size)) for part, at in places)
+        digest = SampleDigest()
+        for part, at in sorted(self._parts[key].items()):
+            digest.part(part, at.size)
+            for piece in self._data.pieces(at.offset, at.size):
+                digest.update(piece)
+        return digest.digest()
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

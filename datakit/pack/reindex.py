@@ -1,6 +1,6 @@
 """reindex: index and manifest for tars that others wrote, so that they are a dataset without being written anew.
 
-Each tar is read once, several at a time; none of them is changed. In place, new files wait under temporary names, a
+Each tar is read, several at a time; none of them is changed. In place, new files wait under temporary names, a
 marker names them, they get their names, and the manifest comes last: a kill leaves tars without a manifest, which are
 no dataset (or with the old one), and the next start knows what is left of the killed one. At another place the tars
 are hard links (copies where the file systems differ) in an ordinary commit. The manifest's `pack` holds

@@ -25,29 +25,39 @@ class Stretch:
 
     Attributes:
         crcs: The crc32c of each of its 16 MiB parts, 8 hex digits.
-        sha256: Of all of it.
+        sha256: Of all of it, or None where that was not asked for.
         findings: Where it is not what its index says.
     """
 
     crcs: tuple[str, ...]
-    sha256: str
+    sha256: str | None
     findings: tuple[Finding, ...] = ()
 
 
-def stretch(pieces: Iterable[Buffer], start: int, stop: int, compare: Compare | None = None) -> Stretch:
-    """Look at the bytes of a stretch that begins with a part."""
-    sums = _Sums(start, stop)
+def stretch(
+    pieces: Iterable[Buffer], start: int, stop: int, compare: Compare | None = None, *, whole: bool = True
+) -> Stretch:
+    """Look at the bytes of a stretch that begins with a part.
+
+    Args:
+        pieces: The bytes.
+        start: Where it begins in its file, in bytes.
+        stop: Where it ends.
+        compare: Looks at the bytes too.
+        whole: Whether it is a whole file, whose sha256 says something.
+    """
+    sums = _Sums(start, stop, whole=whole)
     tape = Tape(sums.passing(pieces), start)
     findings = tuple(islice(compare(tape), MOST_FINDINGS)) if compare is not None else ()
     tape.run_out()
-    return Stretch(tuple(sums.crcs), sums.whole.hexdigest(), findings)
+    return Stretch(tuple(sums.crcs), None if sums.whole is None else sums.whole.hexdigest(), findings)
 
 
 class _Sums:
     """Checksums of what passes."""
 
-    def __init__(self, start: int, stop: int) -> None:
-        self.whole = hashlib.sha256()
+    def __init__(self, start: int, stop: int, *, whole: bool) -> None:
+        self.whole = hashlib.sha256() if whole else None
         self.crcs: list[str] = []
         self._crc = 0
         self._at = start
@@ -56,7 +66,8 @@ class _Sums:
     def passing(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
         """Hand on what was summed up."""
         for piece in pieces:
-            self.whole.update(piece)
+            if self.whole is not None:
+                self.whole.update(piece)
             rest = memoryview(piece)
             while rest:
                 room = PART_BYTES - self._at % PART_BYTES

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from datakit.data.digest import Buffer, crc32c
 from datakit.data.index import Index
-from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, digest_prefix, header, sample_hash
+from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, SampleDigest, header, member_bytes
 from datakit.errors import InputError
 from datakit.pack.damage import Finding
 from datakit.pack.tape import Tape
@@ -85,7 +85,7 @@ class Tally:
         self._firsts = np.arange(0, count, bundle or 1)  # of each member the first content
         contents = columns.sizes + (1 if bundle else 0)  # a line has its newline
         self._sizes = np.add.reduceat(contents, self._firsts) if count else contents
-        ends = np.cumsum(BLOCK_BYTES + self._sizes + -self._sizes % BLOCK_BYTES)
+        ends = np.cumsum(member_bytes(self._sizes))
         self._ends = ends
         self._starts = np.concatenate(([0], ends[:-1])) if count else ends
         before = np.cumsum(contents) - contents
@@ -110,9 +110,10 @@ class Tally:
             tape.skip(int(self._starts[first]) - tape.at)
             yield from self._bundles(tape, first, last) if self._bundle else self._members(tape, first, last)
         end = int(self._ends[-1]) if len(self._ends) else 0
-        if stop == end + len(END):
-            tape.skip(max(end - tape.at, 0))
-            if any(tape.take(stop - tape.at)):
+        begin, until = max(end, tape.at), min(stop, end + len(END))
+        if begin < until:  # as much of the end blocks as lies on this tape
+            tape.skip(begin - tape.at)
+            if any(tape.take(until - begin)):
                 yield Finding(self._shard, f"its end blocks, from byte {end} on, are not zero", byte=end)
 
     def _whole_until(self, stop: int) -> int:
@@ -159,21 +160,25 @@ class Tally:
         rows = columns.rows[first:last].tolist()
         base = rows[0]
         keys, digests = self._index.keys(base, rows[-1] + 1), self._index.digests(base, rows[-1] + 1)
-        prefixes = [digest_prefix(part) for part in parts]
-        digest, row, key = sample_hash(), base, keys[0]
+        digest, row, key = SampleDigest(), base, keys[0]
         for at, *its in zip(rows, *(column[first:last].tolist() for column in _numbers(columns)), strict=True):
             number, size, crc = its
+            part = parts[number]
             if at != row:
-                yield from self._digest(row, key, found=digest.digest(), said=digests[row - base])
+                if (found := digest.digest()) != digests[row - base]:
+                    yield self._wrong_digest(row, key, found=found, said=digests[row - base])
                 row, key = at, keys[at - base]
                 digest.reset()
-            yield from self._head(tape, key, parts[number], size)
-            digest.update(prefixes[number] + size.to_bytes(8, "little"))
+            if (wrong := self._wrong_head(tape, key, part, size)) is not None:
+                yield wrong
+            digest.part(part, size)
             offset = tape.at
             if (actual := _content(tape, size, digest.update)) != crc:
-                yield self._wrong_crc(key, parts[number], offset, size, found=actual, said=crc)
-            yield from self._padding(tape, key, parts[number])
-        yield from self._digest(row, key, found=digest.digest(), said=digests[row - base])
+                yield self._wrong_crc(key, part, offset, size, found=actual, said=crc)
+            if any(tape.take(-tape.at % BLOCK_BYTES)):
+                yield self._wrong_padding(offset + size, key, part)
+        if (found := digest.digest()) != digests[row - base]:
+            yield self._wrong_digest(row, key, found=found, said=digests[row - base])
 
     def _bundles(self, tape: Tape, first: int, last: int) -> Iterator[Finding]:
         begin = int(self._firsts[first])
@@ -182,49 +187,49 @@ class Tally:
         members = iter(self._sizes[first:last].tolist())
         sizes, crcs = self._columns.sizes[begin:stop].tolist(), self._columns.crcs[begin:stop].tolist()
         assert self._bundle is not None
-        digest, prefix = sample_hash(), digest_prefix(LINE_PART)
+        digest = SampleDigest()
         for row, (key, its_digest, size, crc) in enumerate(zip(keys, digests, sizes, crcs, strict=True), begin):
-            if row % self._bundle == 0:
-                yield from self._head(tape, key, BUNDLE_PART, next(members))
+            first_line = row % self._bundle == 0
+            if first_line and (wrong := self._wrong_head(tape, key, BUNDLE_PART, next(members))) is not None:
+                yield wrong
             digest.reset()
-            digest.update(prefix + size.to_bytes(8, "little"))
+            digest.part(LINE_PART, size)
             offset = tape.at
             if (actual := _content(tape, size, digest.update)) != crc:
                 yield self._wrong_crc(key, LINE_PART, offset, size, found=actual, said=crc)
             if tape.take(1) != b"\n":
                 said = f"byte {tape.at - 1}, after the line of {key}, is not a newline"
                 yield Finding(self._shard, said, key, LINE_PART, tape.at - 1)
-            yield from self._digest(row, key, found=digest.digest(), said=its_digest)
+            if (found := digest.digest()) != its_digest:
+                yield self._wrong_digest(row, key, found=found, said=its_digest)
             if (row + 1) % self._bundle == 0 or row + 1 == stop:
-                yield from self._padding(tape, key, LINE_PART)
+                at = tape.at
+                if any(tape.take(-at % BLOCK_BYTES)):
+                    yield self._wrong_padding(at, key, LINE_PART)
 
-    def _head(self, tape: Tape, key: str, part: str, size: int) -> Iterator[Finding]:
+    def _wrong_head(self, tape: Tape, key: str, part: str, size: int) -> Finding | None:
         at, head = tape.at, tape.take(BLOCK_BYTES)
         try:
             if head == header(key, part, size):
-                return
+                return None
         except InputError:  # a name that no shard has
             pass
         there = head[:100].rstrip(b"\0").decode(errors="replace")
         said = f"the header at byte {at} is of {there!r}, the index says {key}.{part} with {size} bytes"
-        yield Finding(self._shard, said, key, part, at)
+        return Finding(self._shard, said, key, part, at)
 
-    def _padding(self, tape: Tape, key: str, part: str) -> Iterator[Finding]:
-        at = tape.at
-        if any(tape.take(-at % BLOCK_BYTES)):
-            yield Finding(self._shard, f"the padding after {key}.{part}, from byte {at} on, is not zero", key, part, at)
+    def _wrong_padding(self, at: int, key: str, part: str) -> Finding:
+        return Finding(self._shard, f"the padding after {key}.{part}, from byte {at} on, is not zero", key, part, at)
 
     def _wrong_crc(self, key: str, part: str, offset: int, size: int, *, found: int, said: int) -> Finding:
         what = f"part {part} of sample {key} (bytes {offset} to {offset + size})"
         problem = f"{what} has crc32c {found:08x}, the index says {said:08x}"
         return Finding(self._shard, problem, key, part, offset)
 
-    def _digest(self, row: int, key: str, *, found: bytes, said: bytes) -> Iterator[Finding]:
-        if found != said:
-            content = int(np.searchsorted(self._columns.rows, row))
-            byte = int(self._expected[content])
-            problem = f"sample {key}, from byte {byte} on, has the digest {found.hex()}, the index says {said.hex()}"
-            yield Finding(self._shard, problem, key, byte=byte)
+    def _wrong_digest(self, row: int, key: str, *, found: bytes, said: bytes) -> Finding:
+        byte = int(self._expected[np.searchsorted(self._columns.rows, row)])
+        problem = f"sample {key}, from byte {byte} on, has the digest {found.hex()}, the index says {said.hex()}"
+        return Finding(self._shard, problem, key, byte=byte)
 
 
 def _numbers(columns: Columns) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:

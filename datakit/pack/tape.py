@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from datakit.data.digest import Buffer, crc32c
+from datakit.errors import IntegrityError
 
 
 class Tape:
-    """Bytes that pass by once.
+    """Bytes that pass by once; where more are asked for than there are, that is an IntegrityError.
 
     Args:
         pieces: They, from `at` on.
@@ -47,10 +48,17 @@ class Tape:
             pass
 
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """The next bytes, as they come; a piece is good until the next is asked for."""
+        """The next bytes, as they come; a piece is good until the next is asked for.
+
+        Raises:
+            IntegrityError: There are no more.
+        """
         while size:
-            if not self._held:
-                self._held = memoryview(next(self._pieces))
+            while not self._held:
+                if (more := next(self._pieces, None)) is None:
+                    message = f"the bytes end at {self.at}, where {size} more should follow"
+                    raise IntegrityError(message, hint="Run the same command again; the store sent less than it holds")
+                self._held = memoryview(more)
             piece, self._held = self._held[:size], self._held[size:]
             size -= len(piece)
             self.at += len(piece)

@@ -60,10 +60,11 @@ def unnamed(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Unna
     known = {entry.name for entry in view.manifest.members} | {MANIFEST_NAME}
     renewal = _renewal(view.path) if view.path is not None else set()
     others = sorted(set(there) - known)
-    killed = tuple(name for name in others if name in renewal or _is_ours(name))
+    killed = {name for name in others if name in renewal or _is_ours(name)}
     rest = [name for name in others if name not in killed]
-    versions = _of_versions(view, there, rest, quick=quick) if view.manifest.kind == "dataset" else ()
-    return Unnamed(killed, tuple(versions), tuple(name for name in rest if name not in versions))
+    versions = _of_versions(view, there, rest, quick=quick) if view.manifest.kind == "dataset" else set()
+    foreign = tuple(name for name in rest if name not in versions)
+    return Unnamed(tuple(sorted(killed)), tuple(sorted(versions)), foreign)
 
 
 def strange(root: Path) -> list[str]:
@@ -98,8 +99,8 @@ def _renewal(root: Path) -> set[str]:
     return names
 
 
-def _of_versions(view: View, there: Mapping[str, ObjectInfo], rest: Collection[str], *, quick: bool) -> list[str]:
-    """Of the files that nobody names those of other versions, sorted."""
+def _of_versions(view: View, there: Mapping[str, ObjectInfo], rest: Collection[str], *, quick: bool) -> set[str]:
+    """Of the files that nobody names those of other versions."""
     shape = re.compile(rf"{re.escape(view.manifest.name)}-([0-9a-f]+)\.tar")
     digits = {name: match[1] for name in rest if (match := shape.fullmatch(name)) and len(match[1]) in NAME_DIGITS}
 
@@ -108,13 +109,13 @@ def _of_versions(view: View, there: Mapping[str, ObjectInfo], rest: Collection[s
 
     with ThreadPoolExecutor(cores() if view.path is not None else view.concurrency) as pool:
         shards = [name for name, same in zip(digits, pool.map(agrees, digits), strict=True) if same]
-    found = set(shards)
+    found, others = set(shards), set(rest)
     for shard in shards:
-        found |= {f"{shard}.idx", f"{shard.removesuffix('.tar')}.idx"} & set(rest)  # Energon's and DALI's
+        found |= {f"{shard}.idx", f"{shard.removesuffix('.tar')}.idx"} & others  # Energon's and DALI's
         index = index_name(shard)
-        if index in rest and (quick or _is_index(view, index, there[index])):
+        if index in others and (quick or _is_index(view, index, there[index])):
             found.add(index)
-    return sorted(found)
+    return found
 
 
 def _sha256(view: View, name: str, info: ObjectInfo) -> str:

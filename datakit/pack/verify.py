@@ -6,7 +6,7 @@ finding too, because a reader by listing would take it for a shard; what a kille
 other versions are told apart (`unnamed`), and are no damage.
 
 What is compared: each 16 MiB part's crc32c, and the sha256 of whatever passes in one piece, which is everything on the
-disk and shards of up to 64 MiB in object storage. The md5 that a manifest holds for DVC is not. It mends nothing.
+disk and files of up to 64 MiB in object storage. The md5 that a manifest holds for DVC is not. It mends nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,18 @@ class _IndexLook:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A shard that is being looked at."""
+    """A file that is being looked at: a shard with its index, or any other that is no index."""
 
-    shard: ShardEntry
+    entry: FileEntry
     info: ObjectInfo | None
-    index: Future[_IndexLook]
     spans: tuple[Future[Stretch], ...]
+    shard: ShardEntry | None = None
+    index: Future[_IndexLook] | None = None
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What its stretches came to; none where it is not there, or was not read."""
+        return [span.result() for span in self.spans]
 
 
 def verify(
@@ -157,15 +164,15 @@ def verify(
     totals, checked = [], 0
     total_bytes = None if quick else view.manifest.total_bytes
     for look in _looks(view, there, quick=quick):
-        found = look.index.result()
-        findings += [*found.findings, *_check_shard(view, look, found)]
-        totals += [found.totals] if found.totals is not None else []
-        checked += view.manifest.member(look.shard.index_name).bytes
+        if look.shard is not None and look.index is not None:
+            found = look.index.result()
+            findings += [*found.findings, *_check_shard(view, look, look.shard, found)]
+            totals += [found.totals] if found.totals is not None else []
+            checked += view.manifest.member(look.shard.index_name).bytes
+        else:
+            findings += _check_file(view, look)
         checked += 0 if quick or look.info is None else look.info.bytes
         on_event(Progress("verify", checked, total_bytes, "B"))
-    findings += _check_others(view, there, quick=quick)
-    checked += 0 if quick else sum(entry.bytes for entry in _others(view) if entry.name in there)
-    on_event(Progress("verify", checked, total_bytes, "B"))
     if contents is not None and not findings:
         findings += lies(contents, Totals.sum(totals))
     spare_bytes = sum(there[name].bytes for name in besides.versions)
@@ -215,20 +222,19 @@ def _local_files(root: Path) -> dict[str, ObjectInfo]:
 
 
 def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Iterator[_Look]:
-    """Each shard in order, looked at side by side; no more are begun than are soon asked for."""
+    """Each shard in order, then each other file, looked at side by side; no more are begun than are soon asked for."""
     workers = cores() if view.path is not None else view.concurrency
     ahead: deque[_Look] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="datakit-verify") as pool:
         try:
-            contents = _contents(view)
-            for shard in contents.shards if contents else ():
-                info = there.get(shard.name)
-                index = pool.submit(_check_index, view, shard, there.get(shard.index_name))
-                spans = () if quick or info is None else _spans(view, info, whole=_is_one(view, shard, info))
-                entry = view.manifest.member(shard.name)
+            for entry, shard in _readable(view):
+                info = there.get(entry.name)
+                index = pool.submit(_check_index, view, shard, there.get(shard.index_name)) if shard else None
+                is_one = shard is not None and info is not None and _is_one(view, shard, info)
+                spans = () if quick or info is None else _spans(view, info, whole=is_one)
                 its = index if info is not None and info.bytes == entry.bytes else None
                 futures = [pool.submit(_check_span, view, entry, start, stop, its) for start, stop in spans]
-                ahead.append(_Look(shard, info, index, tuple(futures)))
+                ahead.append(_Look(entry, info, tuple(futures), shard, index))
                 while sum(1 + len(look.spans) for look in ahead) > 2 * workers:
                     yield ahead.popleft()
             while ahead:
@@ -237,8 +243,17 @@ def _looks(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Itera
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _readable(view: View) -> Iterator[tuple[FileEntry, ShardEntry | None]]:
+    """The members that are no index: shards, with what the manifest says of each, then the others."""
+    contents = _contents(view)
+    shards = contents.shards if contents else ()
+    yield from ((view.manifest.member(shard.name), shard) for shard in shards)
+    usual = {name for shard in shards for name in (shard.name, shard.index_name)}
+    yield from ((entry, None) for entry in view.manifest.members if entry.name not in usual)
+
+
 def _is_one(view: View, shard: ShardEntry, info: ObjectInfo) -> bool:
-    """Whether a shard is read in one piece: from a disk, or where pieces could not be compared with the index."""
+    """Whether a shard is one request: where samples are large, or can be compared with the index in one piece only."""
     return info.bytes > LARGE_BYTES * shard.samples or bool(view.contents.pack.get("foreign"))
 
 
@@ -252,7 +267,14 @@ def _check_span(view: View, entry: FileEntry, start: int, stop: int, index: Futu
     """The checksums of a stretch, and what is in it that its index says otherwise; the index was begun before it."""
     compare = None if index is None else index.result().compare
     pieces = view.pieces(entry.name, start, stop)
-    return stretch(pieces, start, stop, None if compare is None else lambda tape: compare(tape, stop))
+    look = None if compare is None else lambda tape: compare(tape, stop)
+    return stretch(pieces, start, stop, look, whole=start == 0 and stop >= entry.bytes)
+
+
+def _is_same(entry: FileEntry, stretches: Sequence[Stretch]) -> bool:
+    """Whether what was read of a file has the checksums of its entry: the sha256 where it was one stretch."""
+    crcs = tuple(crc for each in stretches for crc in each.crcs)
+    return crcs == entry.crc32c and all(each.sha256 in (None, entry.sha256) for each in stretches)
 
 
 def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _IndexLook:
@@ -261,9 +283,9 @@ def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _Ind
         return _IndexLook((Finding(entry.name, "the index is missing"),))
     data = b"".join(map(bytes, view.pieces(entry.name, 0, info.bytes)))
     findings: tuple[Finding, ...] = ()
-    if entry.difference(data) is not None or hashlib.sha256(data).hexdigest() != entry.sha256:
-        crcs = tuple(f"{crc32c(data[at : at + PART_BYTES]):08x}" for at in range(0, len(data), PART_BYTES))
-        findings = tuple(islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS))
+    read = [stretch([data], 0, len(data))]
+    if len(data) != entry.bytes or not _is_same(entry, read):
+        findings = tuple(islice(wrong_parts(_suspect(view, entry, info, read)), MOST_FINDINGS))
         whole = _mended(data, entry, findings)
         if whole is None:
             return _IndexLook(findings)
@@ -314,20 +336,18 @@ def _with_sample(finding: Finding, whole: bytes) -> Finding:
     return replace(finding, problem=f"{finding.problem}, in the row of {index.key(row)}", sample=index.key(row))
 
 
-def _check_shard(view: View, look: _Look, found: _IndexLook) -> list[Finding]:
+def _check_shard(view: View, look: _Look, shard: ShardEntry, found: _IndexLook) -> list[Finding]:
     """What is wrong with a shard, from the checksums of its stretches; in one that is whole, what its index denies."""
-    shard, info, entry = look.shard, look.info, view.manifest.member(look.shard.name)
+    info, entry = look.info, look.entry
     if info is None:
         return [Finding(shard.name, f"the shard is missing, and its {shard.samples} samples with it")]
-    spans = [span.result() for span in look.spans]
-    crcs = tuple(crc for span in spans for crc in span.crcs)
-    same = crcs == entry.crc32c and (len(spans) != 1 or spans[0].sha256 == entry.sha256) if spans else True
-    if info.bytes == entry.bytes and same:
+    spans = look.stretches
+    if info.bytes == entry.bytes and (not spans or _is_same(entry, spans)):
         denied = {finding: None for span in spans for finding in span.findings}
         across = _check_across(view, look, found.tally) if found.tally is not None and len(spans) > 1 else ()
         return list(islice(chain(denied, across), MOST_FINDINGS))
-    suspect = _suspect(view, entry, info, crcs)
-    if (other := _holder(view, suspect, crcs)) is not None:
+    suspect = _suspect(view, entry, info, spans)
+    if (other := _holder(view, suspect, spans)) is not None:
         problem = f"it holds the bytes of {other}, its own {shard.samples} samples are not there"
         return [Finding(shard.name, problem, byte=0)]
     rows = None if found.index is None else found.index.rows()
@@ -343,7 +363,7 @@ def _check_across(view: View, look: _Look, tally: Tally) -> Iterator[Finding]:
         return
     stops = [stop for _, stop in _spans(view, look.info)]
     for start, stop in sorted({place for at in stops if (place := tally.across(at)) is not None}):
-        yield from tally.check(Tape(view.pieces(look.shard.name, start, stop), start), stop)
+        yield from tally.check(Tape(view.pieces(look.entry.name, start, stop), start), stop)
 
 
 def _bundle(pack: Mapping[str, Any]) -> int | None:
@@ -351,40 +371,27 @@ def _bundle(pack: Mapping[str, Any]) -> int | None:
     return bundle if type(bundle) is int and bundle > 0 else None
 
 
-def _suspect(view: View, entry: FileEntry, info: ObjectInfo, crcs: Sequence[str]) -> Suspect:
-    wrong = {number for number, crc in enumerate(crcs) if (crc,) != entry.crc32c[number : number + 1]}
+def _suspect(view: View, entry: FileEntry, info: ObjectInfo, spans: Sequence[Stretch]) -> Suspect:
+    crcs = enumerate(crc for span in spans for crc in span.crcs)
+    wrong = {number for number, crc in crcs if (crc,) != entry.crc32c[number : number + 1]}
     contents = _contents(view)
     pack: Mapping[str, Any] = contents.pack if contents else {}
-    return Suspect(
-        entry,
-        info.bytes,
-        lambda start, stop: view.pieces(entry.name, start, stop),
-        wrong_parts=wrong,
-        bundle=_bundle(pack),
-        foreign=bool(pack.get("foreign")),
-    )
+    stream = partial(view.pieces, entry.name)
+    return Suspect(entry, info.bytes, stream, wrong, bundle=_bundle(pack), foreign=bool(pack.get("foreign")))
 
 
-def _holder(view: View, suspect: Suspect, crcs: tuple[str, ...]) -> str | None:
+def _holder(view: View, suspect: Suspect, spans: Sequence[Stretch]) -> str | None:
     """Another member whose bytes these are."""
+    crcs = tuple(crc for span in spans for crc in span.crcs)
     alike = (entry for entry in view.manifest.members if entry.bytes == suspect.size and entry.crc32c == crcs)
     return next((entry.name for entry in alike if crcs and entry.name != suspect.entry.name), None)
 
 
-def _others(view: View) -> list[FileEntry]:
-    contents = _contents(view)
-    usual = {name for shard in (contents.shards if contents else ()) for name in (shard.name, shard.index_name)}
-    return [entry for entry in view.manifest.members if entry.name not in usual]
-
-
-def _check_others(view: View, there: Mapping[str, ObjectInfo], *, quick: bool) -> Iterator[Finding]:
-    """Members that are neither shard nor index, such as side files for other readers."""
-    for entry in _others(view):
-        info = there.get(entry.name)
-        if info is None:
-            yield Finding(entry.name, "the file is missing")
-            continue
-        spans = [] if quick else [_check_span(view, entry, *span, None) for span in _spans(view, info)]
-        crcs = tuple(crc for span in spans for crc in span.crcs)
-        if info.bytes != entry.bytes or (spans and crcs != entry.crc32c):
-            yield from islice(wrong_parts(_suspect(view, entry, info, crcs)), MOST_FINDINGS)
+def _check_file(view: View, look: _Look) -> list[Finding]:
+    """What is wrong with a member that is neither shard nor index, such as a side file, or a file of a checkpoint."""
+    if look.info is None:
+        return [Finding(look.entry.name, "the file is missing")]
+    spans = look.stretches
+    if look.info.bytes == look.entry.bytes and (not spans or _is_same(look.entry, spans)):
+        return []
+    return list(islice(wrong_parts(_suspect(view, look.entry, look.info, spans)), MOST_FINDINGS))

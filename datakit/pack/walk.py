@@ -36,7 +36,7 @@ def walk(shard: str, index: Index, tape: Tape, *, size: int, prefix: str = "") -
         prefix: What stands before each key (see `reindex --keys tar`).
     """
     there = _Walk(shard, index, prefix)
-    reader = _Reader(tape, size)
+    reader = TapeReader(tape, size)
     try:
         for entry in entries(reader.read, size):
             yield from there.take(entry, tape)
@@ -48,20 +48,24 @@ def walk(shard: str, index: Index, tape: Tape, *, size: int, prefix: str = "") -
     yield from there.left()
 
 
-class _Reader:
+class TapeReader:
     """What `entries` asks for, one after the other; it may look at the last block once more."""
 
     def __init__(self, tape: Tape, size: int) -> None:
         self._tape = tape
         self._size = size
         self._last = b""
+        self._last_end = 0
 
     def read(self, offset: int, size: int) -> bytes:
+        """Bytes at an offset, fewer at the end."""
         back = self._tape.at - offset
+        assert back <= 0 or (self._tape.at == self._last_end and back <= len(self._last)), "it no longer holds them"
         again = self._last[len(self._last) - back :][:size] if back > 0 else b""
         self._tape.skip(max(-back, 0))
         fresh = self._tape.take(min(size, self._size - offset) - len(again))
         self._last = again + fresh if fresh else self._last
+        self._last_end = self._tape.at
         return again + fresh
 
 

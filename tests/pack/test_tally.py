@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from datakit.data.builder import ShardBuilder
 from datakit.data.digest import PART_BYTES, entry_of
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest, content_digest, layout_digest
 from datakit.data.shard import BLOCK_BYTES, END, Row, Sample, header
 from datakit.pack import verify as room
 from datakit.pack.reindex import reindex
+from datakit.pack.tally import Tally
+from datakit.pack.tape import Tape
 from datakit.pack.verify import verify
 from datakit.pack.writing import Totals
 from datakit.storage.commit import read_manifest
@@ -157,33 +160,63 @@ def more(data: bytes) -> bytes:
     return data[: -len(END)] + header("more", "txt", 3) + b"abc".ljust(BLOCK_BYTES, b"\0") + END
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_member_without_a_row_is_found(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [(of_pairs, "it goes on to byte"), (of_bundles, "it goes on to byte"), (of_others, "is not in its index")],
+)
+def test_a_member_without_a_row_is_found(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
     """A shard that was appended to after its index was made."""
     root = make(tmp_path)
-    blocks = BLOCK_BYTES * 2 if make is not of_others else None
 
     def append(data: bytes) -> bytes:
-        stripped = data if blocks else data.rstrip(b"\0")
-        return more(data if blocks else stripped + bytes(-len(stripped) % BLOCK_BYTES) + END)
+        if make is not of_others:
+            return more(data)
+        stripped = data.rstrip(b"\0")
+        return more(stripped + bytes(-len(stripped) % BLOCK_BYTES) + END)
 
     name = forge(root, shard=append)
 
     (finding,) = verify(root).findings
     assert finding.file == name
-    assert "is not in its index" in finding.problem or "it goes on to byte" in finding.problem
+    assert said in finding.problem
 
 
-@pytest.mark.parametrize("byte", [-1, -600])
-def test_padding_and_end_blocks_are_zeros(tmp_path: Path, byte: int) -> None:
-    """Also where the manifest knows them as they are."""
+@pytest.mark.parametrize(
+    ("byte", "said"),
+    [(-1, "its end blocks, from byte 1536 on"), (-1024, "its end blocks"), (-1025, "the padding after a.txt")],
+)
+def test_padding_and_end_blocks_are_zeros(tmp_path: Path, byte: int, said: str) -> None:
+    """Also where the manifest knows them as they are; counted from the end."""
     root = make_dataset(tmp_path / "ds", [[Sample("a", {"txt": b"x" * 513})]])
-    at = len((root / read_manifest(root).contents.shards[0].name).read_bytes()) + (byte if byte == -1 else byte - 600)
 
-    forge(root, shard=lambda data: data[:at] + b"\1" + data[at + 1 :])
+    forge(root, shard=lambda data: data[:byte] + b"\1" + (data[byte + 1 :] if byte != -1 else b""))
 
     (finding,) = verify(root).findings
+    assert said in finding.problem
     assert "not zero" in finding.problem
+
+
+@pytest.mark.parametrize("cut", [-1024, -700, -512, -1])
+@pytest.mark.parametrize("byte", [-1024, -1019, -513, -512, -1])
+def test_end_blocks_across_stretches_are_looked_at_whole(cut: int, byte: int) -> None:
+    """Whichever of the two stretches holds the byte that is not zero: the finding is the one of the whole shard."""
+    pieces: list[bytes] = []
+    builder = ShardBuilder(pieces.append)
+    builder.add(Sample("a", {"txt": b"x"}))
+    index = Index.from_rows(builder.finish())
+    data = bytearray(b"".join(pieces))
+    data[byte] = 1
+    tally = Tally("a.tar", index, size=len(data), bundle=None)
+    middle = len(data) + cut
+
+    whole = list(tally.check(Tape([data], 0), len(data)))
+    parted = [
+        *tally.check(Tape([data[:middle]], 0), middle),
+        *tally.check(Tape([data[middle:]], middle), len(data)),
+    ]
+
+    assert [finding.byte for finding in whole] == [1024]
+    assert parted == whole
 
 
 @pytest.mark.parametrize("size", [100_000, 2 * 2**20, 5 * 2**20])

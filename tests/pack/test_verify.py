@@ -7,17 +7,25 @@ import random
 import shutil
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 
 from datakit import IntegrityError, NotFound, sync
 from datakit.data.index import Index
-from datakit.data.manifest import Manifest
+from datakit.data.manifest import Kind, Manifest
 from datakit.data.shard import BLOCK_BYTES, Row, member_bytes, members
 from datakit.events import Progress
+from datakit.pack import verify as room
+from datakit.pack.stretch import Stretch, stretch
 from datakit.pack.verify import Finding, VerifyReport, verify
 from datakit.storage.commit import commit, read_manifest
+from support.commits import make_commit
+from support.datasets import publish
+from support.faulty import FaultyServer
 from support.packing import raw_lines, small_pack, write_lines, write_pairs
 
 
@@ -49,6 +57,44 @@ class Damaged:
 def damaged(tmp_path: Path) -> Damaged:
     """A dataset to damage."""
     return Damaged(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["disk", "store"])
+@pytest.mark.parametrize("kind", ["model", "checkpoint", "dataset"])
+def test_the_sha256_of_every_file_is_compared(tmp_path: Path, faulty: FaultyServer, kind: Kind, place: str) -> None:
+    """Of a file that is no shard too: its crc32c fits, and the manifest says another sha256."""
+    if kind == "dataset":
+        small_pack(write_pairs(tmp_path / "raw", 20), tmp_path / "c", index=("energon",))
+        name = ".nv-meta/.info.json"
+    else:
+        make_commit(tmp_path / "c", {"w.bin": b"1" * 300, "sub/config.json": b"{}"}, kind=kind)
+        name = "w.bin"
+    manifest = read_manifest(tmp_path / "c")
+    assert verify(tmp_path / "c").findings == ()
+    members = tuple(replace(one, sha256="0" * 64) if one.name == name else one for one in manifest.members)
+    (tmp_path / "c" / "manifest.json").write_bytes(replace(manifest, members=members).to_bytes())
+
+    (finding,) = verify(tmp_path / "c" if place == "disk" else publish(tmp_path / "c", faulty)).findings
+
+    assert (finding.file, finding.problem) == (name, f"it has another sha256 than the manifest says ({'0' * 64})")
+    assert verify(tmp_path / "c", quick=True).findings == ()
+
+
+def test_files_of_a_model_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As shards are: each of two readers waits here for the other."""
+    make_commit(tmp_path / "m", {"a.safetensors": b"1" * 300, "b.safetensors": b"2" * 300}, kind="model")
+    both = Barrier(2, timeout=20)
+
+    def met(*args: Any, **words: Any) -> Stretch:
+        both.wait()
+        return stretch(*args, **words)
+
+    monkeypatch.setattr(room, "cores", lambda: 2)
+    monkeypatch.setattr(room, "stretch", met)
+
+    report = verify(tmp_path / "m")
+
+    assert (report.findings, report.checked_bytes) == ((), 600)
 
 
 @pytest.mark.parametrize("quick", [False, True])
