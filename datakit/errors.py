@@ -39,23 +39,29 @@ __all__ = [
 ]
 
 
-_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# U+2028 and 2029 break a line; the last two ranges turn the text behind them around (UAX #9, sections 2.1 to 2.4)
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def one_line(text: str) -> str:
     r"""A text as it can be shown in one line, whatever names stand in it.
 
-    Control characters and lone surrogates, which stand for bytes that are no UTF-8, are escaped.
+    Escaped are control characters, what breaks a line or turns its direction, and what `printable` escapes.
 
     Example:
         >>> one_line("a\x07b")
         'a\\x07b'
     """
-    return _NO_TEXT.sub(lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else _surrogate(found[0]), text)
+    return _NO_TEXT.sub(lambda found: _escape(ord(found[0])), text)
 
 
-def _surrogate(letter: str) -> str:
-    return letter.encode("utf-8", "backslashreplace").decode()
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def printable(text: str) -> str:
+    """A text as it can be encoded: lone surrogates, which stand for bytes that are no UTF-8, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class DatakitError(Exception):

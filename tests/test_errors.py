@@ -111,3 +111,20 @@ def test_a_message_is_one_line_whatever_names_stand_in_it() -> None:
     assert error.message == r"a\x0ab\x1b[1m.jpg is caf\udce9"
     assert str(error) == error.message + r". Rename a\x0d\x0ab"
     assert pickle.loads(pickle.dumps(error)).message == error.message
+
+
+@pytest.mark.parametrize("code", [0x85, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+def test_no_name_breaks_a_line_or_turns_it_around(code: int) -> None:
+    """Also what is no control character: separators of Unicode, and marks that make an ending read as another."""
+    error = errors.InputError(f"a{chr(code)}gpj.exe is empty")
+
+    assert error.message.isprintable()
+    assert f"{code:x}gpj.exe" in error.message
+
+
+def test_every_line_break_that_python_knows_is_escaped() -> None:
+    """A text from `one_line` is one line to `splitlines`, and can be encoded."""
+    everything = "".join(map(chr, range(0x110000)))
+
+    assert len(errors.one_line(everything).splitlines()) == 1
+    assert errors.one_line(everything).encode()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from datakit.errors import DatakitError, NoSpace, Refused
+from datakit.errors import DatakitError, NoSpace, Refused, printable
 
 if TYPE_CHECKING:
     from datakit.events import Event
@@ -336,7 +336,7 @@ def plain(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
     if isinstance(value, Mapping):
-        return {_text(key): plain(item) for key, item in value.items()}
+        return {printable(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -344,18 +344,14 @@ def plain(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
-        return _text(value)
+        return printable(str(value))
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         return sorted(plain(item) for item in value)
-    return _text(value)
-
-
-def _text(value: object) -> str:
-    return str(value).encode("utf-8", "backslashreplace").decode()  # a file's name may hold bytes that are no UTF-8
+    return printable(str(value))
 
 
 def die_quietly_from_now_on() -> None:
