@@ -18,6 +18,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,9 +177,13 @@ def _from_file(path: Path | None) -> dict[str, _Given]:
             for name, node, origin in _named(loader, where)
         }
     except FileNotFoundError:
-        raise NotFound(f"there is no settings file {where}", hint=f"Look at the path: ls {where.parent}") from None
+        raise NotFound(
+            f"there is no settings file {where}", hint=f"Look at the path: ls {shlex.quote(str(where.parent))}"
+        ) from None
     except PermissionError:
-        raise NotAllowed(f"{where} may not be read", hint=f"Look at its permissions: ls -l {where}") from None
+        raise NotAllowed(
+            f"{where} may not be read", hint=f"Look at its permissions: ls -l {shlex.quote(str(where))}"
+        ) from None
     except OSError as error:
         hint = f"Name a file, such as {FILE}: --params FILE"
         raise UsageError(f"{where} is no settings file: {error.strerror}", hint=hint, subject=str(where)) from None

@@ -15,6 +15,7 @@ files anew) and shared by threads. Does not decode, shuffle or fetch: an object 
 from __future__ import annotations
 
 import resource
+import shlex
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -102,7 +103,9 @@ class Dataset:
             if row is not None:
                 return self._starts[place] + row
         raise NotFound(
-            f"{self.path} has no sample {key}", hint=f"List its keys: datakit inspect {self.path}", subject=key
+            f"{self.path} has no sample {key}",
+            hint=f"List its keys: datakit inspect {shlex.quote(str(self.path))}",
+            subject=key,
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -161,7 +164,9 @@ def open_dataset(path: Path | str, *, verify: Verify = "crc") -> Dataset:
     refuse_slips(str(path), (*SCHEMES, "file"))
     if "://" in str(path):
         raise UsageError(
-            f"{path} is not on a local disk", hint=f"Bring it here: datakit sync {path} DEST", subject=path
+            f"{path} is not on a local disk",
+            hint=f"Bring it here: datakit sync {shlex.quote(str(path))} DEST",
+            subject=path,
         )
     if verify not in get_args(Verify):
         raise UsageError(f"verify is {verify!r}", hint="Choose crc or none", subject=verify)

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.digest import PART_BYTES, FileEntry, crc32c, range_crc32c
+from datakit.data.digest import PART_BYTES, FileEntry, crc32c, damaged, range_crc32c
 from datakit.data.index import Index
 from datakit.errors import IntegrityError
 from datakit.storage.disk import map_file
@@ -188,9 +188,7 @@ class MappedShard:
         self._look_at = monotonic() + _LOOK_S
 
     def _damaged(self, message: str, subject: object) -> IntegrityError:
-        dataset = self.path.parents[self._entry.name.count("/")]
-        hint = f"Mend it from where it came: datakit sync --repair SRC {dataset}"
-        return IntegrityError(message, hint=hint, subject=str(subject))
+        return damaged(message, str(subject), at=self.path.parents[self._entry.name.count("/")])
 
 
 _NEW = tuple.__new__

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import resource
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,7 +113,9 @@ def look(directory: Path, *, root: Path = Path("/")) -> Machine:
         NotFound: The directory is not there.
     """
     if not directory.is_dir():
-        raise NotFound(f"there is no directory {directory}", hint=f"mkdir -p {directory}", subject=str(directory))
+        raise NotFound(
+            f"there is no directory {directory}", hint=f"mkdir -p {shlex.quote(str(directory))}", subject=str(directory)
+        )
     room = os.statvfs(directory)
     shm = root / "dev/shm"
     return Machine(
@@ -169,7 +172,7 @@ def _knock(name: str, place: str, stores: Mapping[str, StoreOptions]) -> Finding
     try:
         location = open_location(place, stores=stores)
         if location.path is not None and not location.path.exists():
-            return Finding(name, "fail", f"{location.url} is not there", f"mkdir -p {location.url}")
+            return Finding(name, "fail", f"{location.url} is not there", f"mkdir -p {shlex.quote(location.url)}")
         location.store.fetch(location.key(PROBE))
     except NotFound as error:
         if PROBE not in error.message:
@@ -203,7 +206,9 @@ def _judge_disk(machine: Machine) -> Iterable[Finding]:
     free = machine.disk_free_bytes
     what = f"{format_bytes(free)} free at {machine.directory}"
     if free < FULL_DISK_BYTES:
-        yield Finding("disk", "fail", what, f"du -xh --max-depth=2 {machine.directory} | sort -h | tail")
+        yield Finding(
+            "disk", "fail", what, f"du -xh --max-depth=2 {shlex.quote(str(machine.directory))} | sort -h | tail"
+        )
     else:
         yield _judge(
             "disk", what, warn=free < SCARCE_DISK_BYTES, fix="Work on a larger disk: datakit doctor --directory DIR"

@@ -6,14 +6,17 @@ what it holds. Every room that opens a commit says it with these words. It reads
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, NotFound
+from datakit.errors import DatakitError, InputError, NotAllowed, NotFound
+from datakit.storage.objects import LocalStore, Store
 
 MOST_NAMED = 8
-"""Commits that a hint lists, and places that are looked into for one."""
+"""Commits that a hint lists; in a bucket, also the folders that are looked into for one, a request each."""
 
 _NAME = f"Name the directory of a commit, such as a dataset, which has a {MANIFEST_NAME}"
 
@@ -21,8 +24,7 @@ _NAME = f"Name the directory of a commit, such as a dataset, which has a {MANIFE
 def no_commit(directory: Path) -> InputError | NotFound:
     """The error of a local path where no manifest is: absent, a file, or a directory without one."""
     if directory.is_dir():
-        names = sorted(path.parent.name for path in directory.glob(f"*/{MANIFEST_NAME}"))
-        return nothing_committed(str(directory), hint=held_below([directory / name for name in names]))
+        return nothing_committed(str(directory), hint=held_in(LocalStore(directory), "", where=str(directory)))
     if directory.exists():
         message = f"{directory} is a file, not a directory with a commit"
         return InputError(message, hint=_NAME, subject=str(directory))
@@ -31,7 +33,8 @@ def no_commit(directory: Path) -> InputError | NotFound:
 
 def not_there(path: Path) -> NotFound:
     """The error of a local path at which nothing is."""
-    return NotFound(f"{path} is not there", hint=f"Look at the path: ls {path.parent}", subject=str(path))
+    hint = f"Look at the path: ls {shlex.quote(str(path.parent))}"
+    return NotFound(f"{path} is not there", hint=hint, subject=str(path))
 
 
 def nothing_committed(where: str, *, hint: str | None) -> NotFound:
@@ -40,14 +43,36 @@ def nothing_committed(where: str, *, hint: str | None) -> NotFound:
     return NotFound(message, hint=hint or _NAME, subject=where)
 
 
-def held_below(places: Sequence[object]) -> str | None:
+def held_in(store: Store, prefix: str, *, where: str, most: int | None = None) -> str | None:
+    """What to say of commits one level below a place without a manifest: one listing, and a look into each folder.
+
+    Where folders may not be listed, or hold none, it is None: what is told is that nothing is committed there.
+
+    Args:
+        store: Whose place it is.
+        prefix: The place in it.
+        where: The place as a person would write it.
+        most: Folders that are looked into, the last ones; all when None.
+    """
+    top = f"{prefix}/" if prefix else ""
+    found = []
+    with contextlib.suppress(DatakitError):
+        folders = store.folders(prefix)
+        for folder in folders if most is None else folders[-most:]:
+            with contextlib.suppress(NotFound, NotAllowed):
+                store.head(f"{top}{folder}/{MANIFEST_NAME}")
+                found.append(folder)
+    return held_below(where, found)
+
+
+def held_below(where: str, names: Sequence[str]) -> str | None:
     """What to say of commits that lie one level below a place; None where there are none.
 
     Args:
-        places: As a person would write each of them, sorted.
+        where: The place as a person would write it.
+        names: Theirs, sorted; of many the last are named, which of checkpoints are the newest.
     """
-    if not places:
+    if not names:
         return None
-    names = [str(place).rpartition("/")[2] for place in places[:MOST_NAMED]]
-    more = ", ..." if len(places) > MOST_NAMED else ""
-    return f"It holds {', '.join(names)}{more}; name one: {places[min(len(places), MOST_NAMED) - 1]}"
+    more = "..., " if len(names) > MOST_NAMED else ""
+    return f"It holds {more}{', '.join(names[-MOST_NAMED:])}; name one: {where}/{names[-1]}"

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from datakit.data.digest import MEND_HINT, PART_BYTES, Buffer, Digester, FileEntry, crc32c, damaged
+from datakit.data.digest import PART_BYTES, Buffer, Digester, FileEntry, crc32c, damaged, mend_hint
 from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest
-from datakit.errors import DatakitError, InputError, NotFound, Refused
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.machine import cores
 from datakit.storage import disk
 from datakit.storage.absent import no_commit
@@ -114,7 +114,7 @@ class Staging:
         old = {entry.name: entry for entry in self.previous.members} if self.previous else {}
         path = self.final / name
         if name not in old or not path.is_file() or path.stat().st_size != old[name].bytes:
-            raise NotFound(f"there is no {name} to keep in {self.final}", hint=MEND_HINT, subject=name)
+            raise NotFound(f"there is no {name} to keep in {self.final}", hint=mend_hint(self.final), subject=name)
         self._place(name)
         self.members[name] = old[name]
         self.kept.add(name)
@@ -190,10 +190,11 @@ def commit(final: Path, *, kind: Kind, name: str) -> Iterator[Staging]:
 def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
     """The commit at `final` that one of this kind and name would renew, or None; refuses what else is there."""
     refuse_inside(final)
-    if final.is_symlink() or (final.exists() and not final.is_dir()):
-        raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
-    if not final.exists() or not any(final.iterdir()):
-        return None
+    with disk.at_door(final):
+        if final.is_symlink() or (final.exists() and not final.is_dir()):
+            raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
+        if not final.exists() or not any(final.iterdir()):
+            return None
     try:
         previous = read_manifest(final)
     except NotFound:
@@ -285,11 +286,10 @@ def read_manifest(directory: Path) -> Manifest:
         InputError: It is a file, or what stands there is another program's.
         IntegrityError: The manifest is torn, or contradicts itself.
     """
-    directory = Path(directory)
-    path = directory / MANIFEST_NAME
-    if not path.is_file():
-        raise no_commit(directory)
+    path = Path(directory) / MANIFEST_NAME
     with disk.at_door(path):
+        if not path.is_file():
+            raise no_commit(path.parent)
         data = path.read_bytes()
     return parse_manifest(data, where=str(path))
 
@@ -305,7 +305,8 @@ def parse_manifest(data: bytes, *, where: str) -> Manifest:
         for entry in manifest.members:
             check_member(entry.name)
     except DatakitError as error:
-        raise type(error)(f"{where}: {error.message}", hint=error.hint, subject=where) from error
+        hint = mend_hint(where.rpartition("/")[0] or ".") if isinstance(error, IntegrityError) else error.hint
+        raise type(error)(f"{where}: {error.message}", hint=hint, subject=where) from error
     return manifest
 
 
@@ -323,10 +324,12 @@ def verify_commit(directory: Path, *, quick: bool = False) -> Manifest:
     manifest = read_manifest(directory)
     for entry in manifest.members:
         path = directory / entry.name
-        if not path.is_file():
-            raise damaged(f"{path} is missing, the manifest names it", entry.name)
-        if (size := path.stat().st_size) != entry.bytes:
-            raise damaged(f"{path} has {size} bytes, the manifest says {entry.bytes}", entry.name)
+        with disk.at_door(path):
+            if not path.is_file():
+                raise damaged(f"{path} is missing, the manifest names it", entry.name, at=directory)
+            if (size := path.stat().st_size) != entry.bytes:
+                message = f"{path} has {size} bytes, the manifest says {entry.bytes}"
+                raise damaged(message, entry.name, at=directory)
     if not quick:
         with ThreadPoolExecutor(max_workers=min(_MAX_VERIFIERS, cores())) as pool:
             list(pool.map(lambda entry: verify_file(directory / entry.name, entry), manifest.members))
@@ -339,7 +342,7 @@ def verify_file(path: Path, entry: FileEntry) -> None:
     Raises:
         IntegrityError: Names the part by its number and bytes, and both checksums.
     """
-    whole = hashlib.sha256()
+    whole, directory = hashlib.sha256(), path.parents[entry.name.count("/")]
     with disk.at_door(path), open(path, "rb", buffering=0) as file:
         view = memoryview(bytearray(min(PART_BYTES, max(entry.bytes, 1))))
         for part, expected in enumerate(entry.crc32c):
@@ -349,10 +352,10 @@ def verify_file(path: Path, entry: FileEntry) -> None:
                 count += got
             found = f"{crc32c(piece[:count]):08x}"
             if found != expected:
-                raise damaged(part_message(path, part, entry, found), entry.name)
+                raise damaged(part_message(path, part, entry, found), entry.name, at=directory)
             whole.update(piece)
         if file.read(1) or whole.hexdigest() != entry.sha256:
-            raise damaged(f"{path} has another sha256 than the manifest says", entry.name)
+            raise damaged(f"{path} has another sha256 than the manifest says", entry.name, at=directory)
 
 
 def part_message(where: Path | str, part: int, entry: FileEntry, found: str) -> str:

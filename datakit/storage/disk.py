@@ -22,6 +22,7 @@ import mmap
 import os
 import re
 import secrets
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def translated(error: OSError, path: Path | str) -> DatakitError:
     if error.errno in _FORBIDDEN:
         return NotAllowed(f"{where}: {said}", hint="Check who owns it and its permissions", subject=str(where))
     if error.errno in _ABSENT:
-        hint = f"Look at the path: ls {os.path.dirname(where) or '.'}"
+        hint = f"Look at the path: ls {shlex.quote(os.path.dirname(where) or '.')}"
         return NotFound(f"{where} is not there ({said})", hint=hint, subject=str(where))
     hint = "Check the path and the disk, then run the same command again"
     return DatakitError(f"{where}: {said}", hint=hint, subject=str(where))
@@ -192,9 +193,9 @@ def make_dirs(path: Path) -> None:
 def free_bytes(path: Path) -> int:
     """Bytes that an ordinary user may still write where `path` is or would be."""
     here = Path(path).absolute()
-    while not here.exists():
-        here = here.parent
     with at_door(here):
+        while not here.exists():
+            here = here.parent
         status = os.statvfs(here)
     return status.f_bavail * status.f_frsize
 
@@ -253,10 +254,9 @@ def sweep(directory: Path, *, name: str | None = None) -> list[Path]:
         directory: Where to look; nothing there is fine.
         name: Only temporaries of this final name.
     """
-    directory = Path(directory)
     removed = []
-    if directory.is_dir():
-        with at_door(directory):
+    with at_door(directory):
+        if directory.is_dir():
             for path in sorted(directory.iterdir()):
                 match = TEMPORARY.fullmatch(path.name)
                 wanted = match and (name is None or stem(name) == match["name"])
@@ -333,7 +333,8 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
 @contextlib.contextmanager
 def dirs_for(path: Path) -> Iterator[None]:
     """The directories above a file, which go again when the block ends by an error and they are empty."""
-    new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
+    with at_door(path):
+        new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
     try:
         make_dirs(path.parent)
         yield

@@ -21,7 +21,7 @@ from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowe
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked, changed, no_answer
 from datakit.storage.counts import Meter, RequestCounts
-from datakit.storage.objects import Blob, Chunks, ObjectInfo
+from datakit.storage.objects import Blob, Chunks, ObjectInfo, shown
 from datakit.storage.wire import PIECE_BYTES
 
 LIST_PAGE = 1000
@@ -103,7 +103,7 @@ class FsspecStore:
             self._meter.add(list=1)
             found = fs.ls(f"{top.rstrip('/')}/" if self._is_web else top, detail=True)
         paths = [str(info["name"]).rstrip("/") for info in found if info.get("type") == "directory"]
-        return tuple(sorted(path.rpartition("/")[2] for path in paths))
+        return shown(path.rpartition("/")[2] for path in paths)
 
     def fetch(self, key: str) -> Blob:
         """Two requests: the bytes, and what they are a version of."""

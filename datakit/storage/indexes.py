@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datakit.data.digest import Buffer
+from datakit.data.digest import Buffer, damaged
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest, ShardEntry
 from datakit.errors import DatakitError, IntegrityError
@@ -47,18 +47,13 @@ def parse_index(data: Buffer, manifest: Manifest, shard: ShardEntry, *, where: s
     path = f"{where}/{shard.index_name}"
     problem = manifest.member(shard.index_name).difference(data)
     if problem is not None:
-        raise _damaged(f"{path} {problem}", where, path)
+        raise damaged(f"{path} {problem}", path, at=where)
     try:
         index = Index.from_buffer(data)
     except IntegrityError as error:
-        raise _damaged(f"{path}: {error.message}", where, path) from None
+        raise damaged(f"{path}: {error.message}", path, at=where) from None
     except DatakitError as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=path) from None
     if len(index) != shard.samples:
-        raise _damaged(f"{path} lists {len(index)} samples, the manifest says {shard.samples}", where, path)
+        raise damaged(f"{path} lists {len(index)} samples, the manifest says {shard.samples}", path, at=where)
     return index
-
-
-def _damaged(message: str, where: str, path: str) -> IntegrityError:
-    hint = f"Mend it from another copy: datakit sync SRC {where} --repair"
-    return IntegrityError(message, hint=hint, subject=path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -160,9 +161,11 @@ def plan_sync(
         raise UsageError("--delete needs a bound", hint="Say how many files may go: --delete --max-delete 10")
     if origin.url == target.url:
         raise UsageError(f"{origin.url} and {destination} are the same place", hint="Name another DEST")
-    held = look_at_source(origin, patient(origin, settings))
+    with disk.at_door(origin.url):
+        held = look_at_source(origin, patient(origin, settings))
     if held.single:
-        held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
+        with disk.at_door(target.url):
+            held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
     if target.path is not None:
         refuse_clashes(held.items, origin)
     else:
@@ -171,12 +174,12 @@ def plan_sync(
     committed = view.committed()
     if not held.single:
         refuse_nesting(origin, target, delete=delete)
-    quick = (
+    unchanged = (
         committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None)
     )
-    if quick and view.is_whole():
+    if unchanged and view.is_whole():
         return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
-    here = view.here()
+    here = view.here
     difference = view.compare(committed, here)
     refuse_harm(held, target, view.store, here, difference.move)
     extra = difference.extra if delete else []
@@ -219,7 +222,7 @@ def _locate(place: Location, name: str, *, single: bool) -> Path | None:
     return None if place.path is None else place.path if single else place.path / name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _View:
     """Both places while a plan is made."""
 
@@ -233,8 +236,9 @@ class _View:
         """The commit at the destination, if a commit goes there; files are refused where one stands."""
         path = self.target.path
         if path is not None:
-            if path.exists() and not path.is_dir():
-                raise Refused(f"{path} is not a directory", hint="Name another destination", subject=str(path))
+            with disk.at_door(path):
+                if path.exists() and not path.is_dir():
+                    raise Refused(f"{path} is not a directory", hint="Name another destination", subject=str(path))
             refuse_inside(path)
         elif self.held.kind == "files":
             return None
@@ -243,8 +247,9 @@ class _View:
             raise self._occupied()
         return found
 
+    @cached_property
     def here(self) -> dict[str, Item]:
-        """Everything that lies at the destination; of one file's destination, only that file."""
+        """Everything that lies at the destination, listed once; of one file's destination, only that file."""
         if self.held.single:
             (item,) = self.held.items.values()
             return self._one(item)
@@ -255,18 +260,19 @@ class _View:
         if self.held.kind == "files" and MANIFEST_NAME in items and MANIFEST_NAME not in self.held.items:
             raise self._occupied()
         if path is not None:
-            # a listing leaves dot files out; members may have such names
-            names = [name for name in self.held.items if name not in items and (path / name).is_file()]
-            items.update((name, Item(name, (path / name).stat().st_size)) for name in names)
+            with disk.at_door(path):  # a listing leaves dot files out; members may have such names
+                names = [name for name in self.held.items if name not in items and (path / name).is_file()]
+                items.update((name, Item(name, (path / name).stat().st_size)) for name in names)
         return items
 
     def is_whole(self) -> bool:
         """Whether each file is at the destination in its size: somebody may have taken one away."""
         items, path = self.held.items.values(), self.target.path
         if path is None:
-            here = {item.name: item.bytes for item in self.here().values()}
+            here = {item.name: item.bytes for item in self.here.values()}
             return all(here.get(item.name) == item.bytes for item in items)
-        return all((file := path / item.name).is_file() and file.stat().st_size == item.bytes for item in items)
+        with disk.at_door(path):
+            return all((file := path / item.name).is_file() and file.stat().st_size == item.bytes for item in items)
 
     def compare(self, committed: Holding | None, here: Mapping[str, Item]) -> Difference:
         """What has to move."""

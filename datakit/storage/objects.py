@@ -66,7 +66,7 @@ class Store(Protocol):
         ...
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """Names of the folders right below a prefix, sorted, without a look at what is in them."""
+        """Names of the folders right below a prefix, without a look into them: sorted, and none that a dot hides."""
         ...
 
     def fetch(self, key: str) -> Blob:
@@ -156,7 +156,7 @@ class LocalStore:
         """Directories in a directory, without those that a dot hides."""
         top = self._path(prefix) if prefix else self.root
         with disk.at_door(top):
-            return tuple(sorted(each.name for each in top.iterdir() if each.is_dir() and not each.name.startswith(".")))
+            return shown(each.name for each in top.iterdir() if each.is_dir())
 
     def fetch(self, key: str) -> Blob:
         """A file whole."""
@@ -235,6 +235,11 @@ def no_file(path: Path) -> Refused | InputError:
 
 def _local_info(key: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, status.st_size, f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}")
+
+
+def shown(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of folders as a store gives them: sorted, without those that a dot hides."""
+    return tuple(sorted(name for name in names if not name.startswith(".")))
 
 
 def joined(pieces: Iterable[memoryview]) -> bytes:

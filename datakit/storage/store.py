@@ -26,7 +26,7 @@ from datakit.storage.access import SCHEMES, StoreOptions, nearest, refuse_reserv
 from datakit.storage.answers import Asked, changed, is_mute, no_answer, no_key, translated
 from datakit.storage.counts import Meter, RequestCounts
 from datakit.storage.foreign import FsspecStore, known_schemes, unknown_scheme
-from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined
+from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined, shown
 from datakit.storage.wire import PIECE_BYTES, Wire, is_direct, is_weak
 
 __all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "open_location"]
@@ -127,7 +127,7 @@ class ObstoreStore:
 
             self._meter.add(list=1)
             found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
-        return tuple(sorted(each.rstrip("/").rpartition("/")[2] for each in found))
+        return shown(each.rstrip("/").rpartition("/")[2] for each in found)
 
     def fetch(self, key: str) -> Blob:
         """One GET."""

@@ -10,7 +10,7 @@ the disk.
 
 from __future__ import annotations
 
-import contextlib
+import shlex
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +18,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
+from datakit.data.digest import damaged
 from datakit.data.index import Index
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry
-from datakit.errors import DatakitError, InputError, IntegrityError, NotFound
-from datakit.storage.absent import MOST_NAMED, held_below, nothing_committed
+from datakit.errors import InputError, IntegrityError, NotFound
+from datakit.storage import disk
+from datakit.storage.absent import MOST_NAMED, held_in, nothing_committed
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import parse_manifest, read_manifest
 from datakit.storage.counts import RequestCounts
@@ -75,7 +77,7 @@ class View:
             return self.manifest.contents
         except IntegrityError as error:
             where = f"{self.where}/{MANIFEST_NAME}"
-            raise IntegrityError(f"{where}: {error.message}", hint=error.hint, subject=where) from None
+            raise damaged(f"{where}: {error.message}", where, at=self.where) from None
 
     def index(self, shard: ShardEntry) -> Index:
         """The index of a shard, compared with the manifest; one request.
@@ -172,7 +174,7 @@ class View:
         if info.bytes != expected:
             raise IntegrityError(
                 f"{self.where}/{shard.name} has {info.bytes} bytes, the manifest says {expected}",
-                hint=f"See all damage: datakit verify {self.where}",
+                hint=f"See all damage: datakit verify {shlex.quote(self.where)}",
                 subject=shard.name,
             )
         return info
@@ -207,9 +209,10 @@ def open_view(
     settings = settings or SyncSettings()
     store = patient(location, settings)
     path = location.path
-    if path is not None and path.is_file():
-        hint = f"Pack it: datakit pack {path} DEST"
-        raise InputError(f"{path} is a file, not a dataset's directory", hint=hint, subject=str(path))
+    with disk.at_door(location.url):
+        if path is not None and path.is_file():
+            hint = f"Pack it: datakit pack {shlex.quote(str(path))} DEST"
+            raise InputError(f"{path} is a file, not a dataset's directory", hint=hint, subject=str(path))
     manifest = _remote_manifest(location, store) if path is None else read_manifest(path)
     return View(location, manifest, store=store, concurrency=settings.concurrency)
 
@@ -220,18 +223,6 @@ def _remote_manifest(location: Location, store: Store) -> Manifest:
     except NotFound as error:
         if error.subject == location.store.url:  # the bucket itself
             raise
-        raise nothing_committed(location.url, hint=_below(location, store) or "Look at the URL") from None
+        below = held_in(store, location.prefix, where=location.url, most=MOST_NAMED)
+        raise nothing_committed(location.url, hint=below or "Look at the URL") from None
     return parse_manifest(data, where=f"{location.url}/{MANIFEST_NAME}")
-
-
-def _below(location: Location, store: Store) -> str | None:
-    """What a place without a manifest holds: one listing of its folders, and a look for a manifest in each."""
-    found = []
-    try:
-        for folder in store.folders(location.prefix)[:MOST_NAMED]:
-            with contextlib.suppress(NotFound):
-                store.head(location.key(f"{folder}/{MANIFEST_NAME}"))
-                found.append(f"{location.url}/{folder}")
-    except DatakitError:
-        return None  # it may be read and not listed: what is told is that nothing is committed there
-    return held_below(found)

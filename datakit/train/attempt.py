@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def check_empty(run: Path) -> None:
     if (run / ADAPTER_DIR).exists() or checkpoints(run / CHECKPOINTS_NAME):
         raise Refused(
             f"{run} holds a run already, and --resume never starts anew",
-            hint=f"Name another --output, or remove it first: rm -r {run}",
+            hint=f"Name another --output, or remove it first: rm -r {shlex.quote(str(run))}",
             subject=str(run),
         )
 
@@ -234,7 +235,10 @@ def check_rehearsal(run: Path) -> None:
     """
     names = {path.name for path in run.iterdir()} if run.is_dir() else set()
     if names - {LOCK_NAME} and not read_run(run).get("smoke"):
-        raise Refused(f"{run} is in the way of a rehearsal and is not an earlier one", hint=f"Remove it: rm -r {run}")
+        raise Refused(
+            f"{run} is in the way of a rehearsal and is not an earlier one",
+            hint=f"Remove it: rm -r {shlex.quote(str(run))}",
+        )
 
 
 def clear_rehearsal(run: Path) -> None:
@@ -277,7 +281,7 @@ def check_alone(environ: Mapping[str, str]) -> None:
     size = environ.get("WORLD_SIZE", "")
     if size.isdigit() and int(size) > 1:
         raise UsageError(
-            f"WORLD_SIZE is {size}, but a training is one process on one card",
+            f"WORLD_SIZE is {size}, but a training is one process on one GPU",
             hint="Start datakit train by itself, without torchrun; or in one process alone: unset WORLD_SIZE",
             subject=size,
         )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datakit.data.digest import mend_hint
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, IntegrityError, MissingExtra, NotFound, UsageError
 from datakit.storage.commit import verify_commit
@@ -84,7 +85,7 @@ def _verified(path: Path, *, quick: bool) -> Manifest:
     try:
         return verify_commit(path, quick=quick)
     except IntegrityError as error:
-        hint = f"Mend it from where it came: datakit sync --repair SRC {path}; or make it again"
+        hint = f"{mend_hint(path)}; or make it again"
         raise IntegrityError(f"base model: {error.message}", hint=hint, subject=error.subject) from error
 
 

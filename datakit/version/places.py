@@ -116,10 +116,10 @@ class Resolver:
         try:
             view = open_view(place, stores=self.stores)
         except NotFound as error:
-            splits = _splits(place)
-            if not splits:
+            hint = _splits(place)
+            if hint is None:
                 raise
-            raise NotFound(error.message, hint=held_below(splits), subject=error.subject) from error
+            raise NotFound(error.message, hint=hint, subject=error.subject) from error
         manifest = view.manifest
         if manifest.kind == "dataset":
             return Named(text, data_lineage(manifest), view=view)
@@ -154,14 +154,14 @@ class Resolver:
         return open_view(Location(store), stores=self.stores)
 
 
-def _splits(place: str | Path | Location) -> list[str]:
-    """Datasets that lie right below a version, as they would be written; of other places their own error tells."""
+def _splits(place: str | Path | Location) -> str | None:
+    """What to say of datasets that lie right below a version; of other places their own error tells."""
     if not isinstance(place, Location) or not isinstance(place.store, TreeStore):
-        return []
+        return None
     members = place.store.tree.below(place.prefix).members
     names = [name for name in members if name.count("/") == 1 and name.endswith(f"/{MANIFEST_NAME}")]
     top = place.url if place.url.endswith(place.store.path) else f"{place.url}:{place.store.path}"
-    return [f"{top}/{name.partition('/')[0]}" for name in sorted(names)]
+    return held_below(top, [name.partition("/")[0] for name in sorted(names)])
 
 
 def _maker(lock: Path, beside: str | None) -> Pointer:

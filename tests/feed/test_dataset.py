@@ -82,7 +82,7 @@ def test_a_flipped_bit_in_any_part_is_named(dataset_dir: Path) -> None:
     assert dataset[6].key == "s00006"
     with pytest.raises(IntegrityError, match=rf"{shard.name}: part json of sample s00007 has crc32c") as caught:
         dataset[7]
-    assert caught.value.hint == f"Mend it from where it came: datakit sync --repair SRC {dataset_dir}"
+    assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {dataset_dir}"
 
 
 def test_without_verification_the_disk_is_trusted(dataset_dir: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_changed_byte_in_an_index_is_named(dataset_dir: Path, verify: Literal[
 
     with pytest.raises(IntegrityError, match=rf"{victim.name} has crc32c \w+ in its bytes") as caught:
         open_dataset(dataset_dir, verify=verify)[0]
-    assert caught.value.hint == f"Mend it from another copy: datakit sync SRC {dataset_dir} --repair"
+    assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {dataset_dir}"
 
 
 def test_it_survives_pickling(dataset_dir: Path) -> None:

@@ -161,4 +161,4 @@ def test_a_shard_that_is_cut_while_it_is_mapped_is_an_error_and_no_signal(
 
     assert done.returncode == 0, done.stderr
     assert "has 4096 bytes since a moment ago, the manifest says" in done.stdout
-    assert f"datakit sync --repair SRC {tmp_path / 'ds'}" in done.stdout
+    assert f"datakit sync --repair COPY {tmp_path / 'ds'}" in done.stdout

@@ -148,7 +148,7 @@ def test_a_damaged_index_is_named(pairs: Path) -> None:
     for look in (lambda: inspect(pairs), lambda: cat(pairs, "0/img-0000", part="jpg")):
         with pytest.raises(IntegrityError, match=rf"{index.name} has 100 bytes, the manifest says") as caught:
             look()
-        assert caught.value.hint == f"Mend it from another copy: datakit sync SRC {pairs} --repair"
+        assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {pairs}"
     assert entry_of(index.name, index.read_bytes()) != read_manifest(pairs).member(index.name)
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from datakit import open_dataset
-from datakit.errors import InputError, NotFound
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.errors import DatakitError, InputError, NotFound
+from datakit.operate.doctor import look
 from datakit.pack.reading import find_part, inspect
 from datakit.pack.verify import verify
-from datakit.storage.absent import MOST_NAMED, held_below
+from datakit.storage.absent import MOST_NAMED
+from datakit.storage.disk import map_file
 from datakit.storage.view import open_view
 from datakit.version.diff import diff
 from datakit.version.lineage import chain
 from support.cli import datakit
+from support.commits import make_commit
 from support.datasets import lines, make_dataset, publish
 from support.faulty import Fault, FaultyServer
 
@@ -65,15 +71,70 @@ def test_a_bucket_that_may_not_be_listed_is_no_other_error(splits: Path, faulty:
     assert caught.value.hint == "Look at the URL"
 
 
-def test_nothing_below_says_nothing(tmp_path: Path) -> None:
-    """An empty folder is told what a commit is; many commits are cut."""
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_is_hidden_or_is_no_commit_is_not_named(splits: Path, faulty: FaultyServer, remote: bool) -> None:
+    """Leftovers of killed writers hold a manifest too; a folder without one is no commit."""
+    for name in (".train.tmp-01234567", ".step-1.arriving"):
+        shutil.copytree(splits / "train", splits / name)
+    for folder in (*splits.glob(".*"), splits / "train"):
+        for file in folder.glob("*"):
+            faulty.put(f"data/chat/{folder.name}/{file.name}", file.read_bytes())
+    place = f"{faulty.url}/data/chat" if remote else str(splits)
+
+    with pytest.raises(NotFound) as caught:
+        open_view(place)
+
+    held = "train" if remote else "held-out, train"
+    assert caught.value.hint == f"It holds {held}; name one: {place}/train"
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_of_many_commits_the_last_are_named(tmp_path: Path, faulty: FaultyServer, remote: bool) -> None:
+    """Of checkpoints those are the newest; in a bucket no more folders are looked into."""
+    for number in range(1, MOST_NAMED + 4):
+        make_commit(tmp_path / "run" / f"step-{number:02d}", {"a": b"1"})
+        faulty.put(f"run/step-{number:02d}/{MANIFEST_NAME}", b"{}")
+    place = f"{faulty.url}/run" if remote else str(tmp_path / "run")
+
+    with pytest.raises(NotFound) as caught:
+        open_view(place)
+
+    start = "It holds " if remote else "It holds ..., "
+    assert str(caught.value.hint).startswith(f"{start}step-04, step-05, ")
+    assert str(caught.value.hint).endswith(f", step-11; name one: {place}/step-11")
+    assert len(faulty.asked("HEAD")) == (MOST_NAMED if remote else 0)
+
+
+COMMANDS_OF_HINTS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda folder: open_dataset(folder / "gone" / "ds"), "ls {}/gone"),
+    (lambda folder: map_file(folder / "gone" / "x"), "ls {}/gone"),
+    (lambda folder: open_view(folder / "file"), "datakit pack {}/file DEST"),
+    (lambda folder: open_dataset(folder / "torn"), "datakit sync --repair COPY {}/torn"),
+    (lambda folder: look(folder / "gone"), "mkdir -p {}/gone"),
+]
+
+
+@pytest.mark.parametrize(("read", "command"), COMMANDS_OF_HINTS, ids=[command for _, command in COMMANDS_OF_HINTS])
+def test_a_command_of_a_hint_can_be_pasted(tmp_path: Path, read: Callable[[Path], object], command: str) -> None:
+    """A folder's name with a space stays one word of the shell."""
+    folder = tmp_path / "my data"
+    (folder / "torn").mkdir(parents=True)
+    (folder / "torn" / MANIFEST_NAME).write_text("{")
+    (folder / "file").write_text("x")
+
+    with pytest.raises(DatakitError) as caught:
+        read(folder)
+
+    said = shlex.split(str(caught.value.hint).rpartition(": ")[2])
+    assert said == [word.format(folder) for word in command.split()]
+
+
+def test_an_empty_folder_is_told_what_a_commit_is(tmp_path: Path) -> None:
+    """There is nothing in it to be named."""
     with pytest.raises(NotFound) as caught:
         verify(tmp_path)
 
     assert caught.value.hint == "Name the directory of a commit, such as a dataset, which has a manifest.json"
-    many = str(held_below([f"runs/{number:02d}" for number in range(20)]))
-    assert many.startswith("It holds 00, 01, ")
-    assert many.endswith(f", ...; name one: runs/{MOST_NAMED - 1:02d}")
 
 
 COMMANDS = (

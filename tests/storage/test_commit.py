@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -541,3 +543,63 @@ def test_an_interrupt_right_after_a_file_is_made_leaves_nothing(
         pass
 
     assert list(tmp_path.iterdir()) == []
+
+
+CLOSED = {
+    "read_manifest": "datakit.storage.commit.read_manifest(place)",
+    "verify_commit": "datakit.storage.commit.verify_commit(place)",
+    "check_place": "datakit.storage.commit.check_place(place, kind='dataset', name='ds')",
+    "open_view": "datakit.storage.view.open_view(place)",
+    "open_dataset": "datakit.open_dataset(place)",
+    "sync from": "datakit.sync(place, root / 'out')",
+    "sync to": "datakit.sync(root / 'open', place)",
+    "file to": "datakit.sync(root / 'open' / 'a', place)",
+    "free_bytes": "datakit.storage.disk.free_bytes(place)",
+    "sweep": "datakit.storage.disk.sweep(place)",
+    "exclusive": "datakit.storage.disk.exclusive(place / 'lock', purpose='p').__enter__()",
+}
+"""What looks at a place whose parent may not be entered."""
+
+
+@pytest.fixture(scope="module")
+def said_of_closed() -> dict[str, str]:
+    """What each says, to an ordinary user, whom permissions bind: exit code and message."""
+    code = """
+import json, os, sys
+from pathlib import Path
+import datakit, datakit.storage.commit, datakit.storage.disk, datakit.storage.view
+_ = datakit.open_dataset, datakit.sync  # imported while everything may be read
+if os.getuid() == 0:
+    os.seteuid(65534)
+root = Path(sys.argv[1])
+place, said = root / "closed" / "ds", {}
+for name, look in json.loads(sys.argv[2]).items():
+    try:
+        eval(look)
+    except datakit.DatakitError as error:
+        said[name] = f"{error.exit_code} {error.message}"
+    except BaseException as error:
+        said[name] = repr(error)
+print(json.dumps(said))
+"""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "closed" / "ds").mkdir(parents=True)
+        (root / "open").mkdir()
+        (root / "open" / "a").write_bytes(b"1")
+        (root / "closed").chmod(0o000)
+        try:
+            said: dict[str, str] = json.loads(run_code(code, root, json.dumps(CLOSED)))
+        finally:
+            (root / "closed").chmod(0o700)
+    return said
+
+
+@pytest.mark.parametrize("look", CLOSED)
+def test_a_place_that_may_not_be_entered_is_not_allowed(said_of_closed: dict[str, str], look: str) -> None:
+    """Whoever catches `DatakitError` catches all: no bare PermissionError leaves the room."""
+    said = said_of_closed[look]
+
+    assert said.startswith("6 ")
+    assert "/closed/ds" in said

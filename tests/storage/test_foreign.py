@@ -52,7 +52,7 @@ def put(place: str, objects: dict[str, bytes]) -> None:
 
 def test_folders_are_listed_below_a_prefix(place: str) -> None:
     """Those right below it, by one request."""
-    put(place, {"raw/b.txt": b"22", "raw/a/x.txt": b"1", "raw/c/d/x.txt": b"3"})
+    put(place, {"raw/b.txt": b"22", "raw/a/x.txt": b"1", "raw/c/d/x.txt": b"3", "raw/.e/x.txt": b"4"})
     store = FsspecStore(place)
 
     assert store.folders("raw") == ("a", "c")

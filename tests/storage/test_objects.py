@@ -262,3 +262,12 @@ def test_folders_are_named_without_a_look_inside(tmp_path: Path) -> None:
 
     assert LocalStore(tmp_path).folders("top") == ("a", "b")
     assert LocalStore(tmp_path / "top").folders("b") == ("c",)
+
+
+def test_folders_that_a_dot_hides_are_in_no_store(store: Store) -> None:
+    """What a killed writer left beside a commit is none, wherever it lies; what is below a folder does not count."""
+    for key in ("top/b/c/x", "top/a/x", "top/.a.tmp-01234567/x", "top/file", ".hidden/x"):
+        store.write(key, b"1")
+
+    assert store.folders("top") == ("a", "b")
+    assert store.folders("") == ("top",)

@@ -242,6 +242,7 @@ def test_a_member_that_left_the_bucket_goes_up_again(s3: S3Server, bucket: str, 
     sync(f"{bucket}/ds", tmp_path / "copy")
 
     assert (result.moved_files, result.up_to_date) == (1, False)
+    assert str(result.requests) == "1 GET, 1 PUT, 1 LIST"  # listed once, though it is looked at twice
     verify_commit(tmp_path / "copy")
 
 

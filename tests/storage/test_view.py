@@ -202,7 +202,7 @@ def test_a_damaged_index_is_not_believed(dataset: Path, faulty: FaultyServer, ch
     with pytest.raises(IntegrityError, match=rf"{url}/{shard.index_name} has ") as caught:
         view.index(shard)
 
-    assert caught.value.hint == f"Mend it from another copy: datakit sync SRC {url} --repair"
+    assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {url}"
 
 
 def test_a_manifest_that_contradicts_itself_is_named_and_the_hint_mends_it(dataset: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_manifest_that_contradicts_itself_is_named_and_the_hint_mends_it(datas
 
     with pytest.raises(IntegrityError, match=r"ds/manifest\.json: the manifest's field samples is missing") as caught:
         _ = open_view(dataset).contents
-    assert caught.value.hint == "Mend it from a whole copy: datakit sync --repair COPY DEST"
+    assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {dataset}"
     sync(tmp_path / "copy", dataset, repair=True)
 
     assert open_view(dataset).contents.samples == 150

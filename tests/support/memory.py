@@ -10,7 +10,7 @@ from datakit.errors import IntegrityError, NotFound
 from datakit.storage import etags
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import Meter, RequestCounts
-from datakit.storage.objects import Blob, Chunks, ObjectInfo, joined
+from datakit.storage.objects import Blob, Chunks, ObjectInfo, joined, shown
 from datakit.storage.wire import PIECE_BYTES
 
 
@@ -49,7 +49,7 @@ class MemoryStore:
         self._meter.add(list=1)
         top = f"{prefix}/" if prefix else ""
         rests = (key.removeprefix(top) for key in self.objects if key.startswith(top))
-        return tuple(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
+        return shown({rest.partition("/")[0] for rest in rests if "/" in rest})
 
     def fetch(self, key: str) -> Blob:
         self._meter.add(get=1)

@@ -78,7 +78,7 @@ def test_a_flipped_bit_in_a_committed_model_is_named(base_dir: Path, tmp_path: P
 
     assert damage.value.exit_code == 4
     assert f"{base / name}: bytes 0 to " in damage.value.message
-    assert f"datakit sync --repair SRC {base}" in str(damage.value.hint)
+    assert f"datakit sync --repair COPY {base}" in str(damage.value.hint)
     assert identify(base, quick=True).digest == read_manifest(base).digest
 
 
