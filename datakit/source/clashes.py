@@ -32,13 +32,17 @@ class Clash:
 
     def trouble(self, *, where: str, earlier: str, hint: str, raws: tuple[Raw, ...]) -> Trouble:
         """It as an offender; the places of the two, and what to do."""
-        same = self.key == self.earlier_key
-        problem = (
-            f"its key {self.key} is that of {earlier}"
-            if same
-            else f"its key {self.key} differs from {self.earlier_key} ({earlier}) only by case"
-        )
+        problem = f"its key {self.key} is that of {earlier}"
+        if self.key != self.earlier_key:
+            problem = f"its key {self.key} differs from {self.earlier_key} ({earlier}) only by {self._difference()}"
         return Trouble(where, problem, key=self.key, hint=hint, raws=raws)
+
+    def _difference(self) -> str:
+        composed = "the way an accent is composed"
+        if self.key.lower() == self.earlier_key.lower():
+            return "case"
+        one, other = (unicodedata.normalize("NFC", key) for key in (self.key, self.earlier_key))
+        return composed if one == other else f"case and {composed}"
 
 
 def clashes(keys: KeyColumn) -> list[Clash]:

@@ -70,6 +70,22 @@ def test_looking_leaves_the_hashes_alone() -> None:
     assert np.array_equal(column.hashes(), before)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("\u00e9", "e\u0301", "the way an accent is composed"),
+        ("\u00c9", "\u00e9", "case"),
+        ("E\u0301", "e\u0301", "case"),
+        ("\u00c9", "e\u0301", "case and the way an accent is composed"),
+    ],
+)
+def test_a_clash_says_in_what_the_keys_differ(one: str, other: str, said: str) -> None:
+    """Two that look the same on a screen do not differ by case."""
+    (clash,) = clashes(KeyColumn.of([one, other]))
+
+    assert clash.trouble(where="x:2", earlier="x:1", hint="h", raws=()).problem.endswith(f"(x:1) only by {said}")
+
+
 def test_a_clash_says_both_places() -> None:
     """By key, or by what the key would be taken for."""
     same, merged = clashes(KeyColumn.of(["a", "a", "A"]))
