@@ -27,6 +27,7 @@ import orjson
 from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.source.cells import Cells, Row
+from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Piece
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import reading
@@ -90,7 +91,7 @@ def list_table(task: TableTask) -> Piece:
     """Lay down the rows of a task, and list them.
 
     Raises:
-        InputError: The file cannot be read as what it is.
+        InputError: The file cannot be read as what it is, or is damaged.
         NoSpace: The spool's disk is full.
     """
     columns = _Columns(task)
@@ -146,7 +147,8 @@ def _parquet_batches(task: TableTask) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     with reading(task.file.path, version=task.file.version, buffer_bytes=_SMALL_BUFFER) as opened:
-        file = pq.ParquetFile(pa.PythonFile(opened, mode="r"))
+        # pages may carry a CRC-32, which pyarrow looks at only where it is asked to
+        file = pq.ParquetFile(pa.PythonFile(opened, mode="r"), page_checksum_verification=True)
         yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=[task.group])
 
 
@@ -181,7 +183,7 @@ def _unreadable(file: LineFile, error: Exception) -> Exception:
 
 def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(sys.maxsize)  # of the whole process: a field may be as long as memory is
-    name, tabs = task.file.name, ".tsv" in os.path.basename(task.file.name)
+    name, tabs = task.file.name, plain_name(task.file.name).endswith(".tsv")
     with reading(task.file.path, version=task.file.version) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         reader = csv.reader(text, delimiter="\t" if tabs else ",", strict=True)

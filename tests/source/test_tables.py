@@ -136,6 +136,17 @@ def test_tabs_compression_and_a_mark_make_no_difference(tmp_path: Path) -> None:
     assert objects(tmp_path / "a" / "out" / "ds")["k7"] == {"id": "k7", "t": "text 7", "n": "7"}
 
 
+@pytest.mark.parametrize(("name", "separator"), [("a.tsv.csv", ","), ("a.csv.tsv", "\t"), ("a.tsv.csv.gz", ",")])
+def test_the_last_ending_says_what_separates(tmp_path: Path, name: str, separator: str) -> None:
+    """As it says of which kind the file is."""
+    text = "id|n\na|1\n".replace("|", separator).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    pack(tmp_path / name, tmp_path / "ds")
+
+    assert objects(tmp_path / "ds") == {"a": {"id": "a", "n": "1"}}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -207,6 +218,26 @@ def test_a_damaged_table_is_named(tmp_path: Path, name: str) -> None:
         path.write_bytes(data)
         with pytest.raises(InputError, match=rf"{path.name} cannot be read"):
             pack(root, tmp_path / "ds")
+
+
+def test_a_flipped_bit_in_a_page_with_a_checksum_is_found(tmp_path: Path) -> None:
+    """Parquet may carry a CRC-32 of each page; what does not match it is never packed."""
+    path = tmp_path / "x.parquet"
+    text = "a text that stands in the page as it is " * 20
+    pq.write_table(
+        pa.table({"id": ["a"], "t": [text]}),
+        path,
+        write_page_checksum=True,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+    )
+    data = bytearray(path.read_bytes())
+    data[data.find(text.encode()) + 7] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(InputError, match=r"x\.parquet cannot be read: .*CRC"):
+        pack(path, tmp_path / "ds")
 
 
 def test_more_bad_rows_than_are_tolerated_end_the_listing(tmp_path: Path) -> None:
