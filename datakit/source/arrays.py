@@ -39,7 +39,7 @@ def write_items(file: BinaryIO, out: BinaryIO, *, name: str) -> None:
         name: What the file is called in messages.
 
     Raises:
-        InputError: The array has no end, or something behind it.
+        InputError: The array has no end, another bracket for one, or something behind it.
     """
     for item in _items(file, name):
         if b"\n" in item or b"\r" in item:
@@ -71,6 +71,8 @@ def _items(file: BinaryIO, name: str) -> Iterator[bytes]:
             elif token in b"]}":
                 depth -= 1
                 if depth == 0:
+                    if token == b"}":
+                        raise _unclosed(name, f"closes at byte {before + found.start()} with '}}'")
                     if (item := bytes(held[start : found.start()]).strip(_SPACE)) or any_item:
                         yield item
                     _check_end(file, bytes(held[found.end() :]), before + found.end(), name)
@@ -86,7 +88,11 @@ def _items(file: BinaryIO, name: str) -> Iterator[bytes]:
         gone = min(at, start) if depth else at
         del held[:gone]
         before, at, start = before + gone, at - gone, start - gone
-    raise InputError(f"{name} begins as a JSON array, which does not end", hint="Fetch it again", subject=name)
+    raise _unclosed(name, "does not end")
+
+
+def _unclosed(name: str, said: str) -> InputError:
+    return InputError(f"{name} begins as a JSON array, which {said}", hint="Fetch it again", subject=name)
 
 
 def _check_end(file: BinaryIO, rest: bytes, end: int, name: str) -> None:

@@ -93,6 +93,16 @@ def test_an_array_that_is_cut_short_is_refused(data: bytes) -> None:
         items(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "at"), [(b'[{"id": "a"}}', 12), (b"[1}", 2), (b"[}", 1), (b'[{"a": 1]}', 9), (b" [[1],\n2} ", 8)]
+)
+@pytest.mark.parametrize("most", [1, 2**20])
+def test_an_array_that_another_bracket_closes_is_refused(data: bytes, at: int, most: int) -> None:
+    """A brace ends an object; what was meant is not guessed."""
+    with pytest.raises(InputError, match=rf"x\.json begins as a JSON array, which closes at byte {at} with '}}'"):
+        items(data, most=most)
+
+
 def test_an_array_that_goes_on_behind_its_end_is_refused() -> None:
     """Two arrays, or lines that are arrays: which was meant is not guessed."""
     with pytest.raises(InputError, match=r"is a JSON array up to byte 10, and goes on behind it: b'\[2\]'"):
