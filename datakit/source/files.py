@@ -147,11 +147,11 @@ class FileBatch:
         with open(spool, "rb") as file:
             for key, kind in self._rows():
                 parts = {}
-                for name in kind.parts:
+                for name, suffix in zip(kind.parts, kind.suffixes, strict=True):
                     size = next(sizes)
                     parts[name] = file.read(size)
                     if len(parts[name]) != size:
-                        raise changed(spool)
+                        raise changed(f"{self.naming.stem(key)}.{suffix}")
                 yield Sample(key, parts)
 
     def names(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,16 @@ def test_a_file_that_came_from_a_store_may_have_any_time(tmp_path: Path) -> None
     table = list_files(str(tmp_path), files=files, timed=False)
 
     assert list(table.take(np.arange(1)).samples()) == [Sample("a", {"txt": b"as listed"})]
+
+
+def test_a_spool_that_is_cut_short_is_told_by_the_file_that_lay_there(tmp_path: Path) -> None:
+    """Nobody knows the names of our own temporaries."""
+    table = list_files(str(tmp_path), files=write(tmp_path, {"a.txt": b"a", "b.TXT": b"bb"}), timed=False)
+    (tmp_path / "spool").write_bytes(b"ab")
+    batch = replace(table.take(np.arange(2)), spool=str(tmp_path / "spool"))
+
+    with pytest.raises(InputError, match=r"^b\.TXT changed while it was packed"):
+        list(batch.samples())
 
 
 def test_a_signature_tells_names_sizes_and_times(tmp_path: Path) -> None:
