@@ -21,7 +21,7 @@ from datakit.source.clashes import clashes
 from datakit.source.files import Files, Kind
 from datakit.source.naming import Naming
 from datakit.source.records import KeyColumn, lacking
-from datakit.source.troubles import Raw, Trouble, shown
+from datakit.source.troubles import FETCH_AGAIN, Raw, Trouble, shown
 
 
 class FoundFile(NamedTuple):
@@ -46,7 +46,6 @@ _Groups = dict[str, list[_Part]]
 _RENAME = "Rename it, or move it away"
 _TWIN = "Remove one of the two"
 _BARE = "has no extension, and so no name of a part"
-_EMPTY = "Fetch it again, or move it away"
 
 
 def list_files(
@@ -114,7 +113,7 @@ def _grouped(files: Iterable[FoundFile], root: str, naming: Naming, told: list[T
             told.append(Trouble(shown(name), problem, key=key, hint=_RENAME))
             bad.add(key)
         elif not size:
-            told.append(Trouble(shown(name), "is empty", key=key, hint=_EMPTY))
+            told.append(Trouble(shown(name), "is empty", key=key, hint=FETCH_AGAIN))
             bad.add(key)
     return groups
 

@@ -28,6 +28,12 @@ def plain_name(name: str) -> str:
     return f"{name.removesuffix('.tgz')}.tar" if name.endswith(".tgz") else name
 
 
+def lines_name(name: str) -> str:
+    """What lines out of a file are called as a file of their own, so that they are told for JSON lines again."""
+    plain = plain_name(name)
+    return f"{plain}l" if plain.endswith(".json") else plain
+
+
 def _ends(*endings: str) -> Callable[[str], bool]:
     return lambda name: plain_name(name).endswith(endings)
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
+from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import changed, open_original
 from datakit.source.records import KeyColumn, Positions, Run, here, rows_of, stretches
@@ -109,7 +110,7 @@ class Lines:
     def raw(self, position: int) -> Raw:
         """The bytes of one."""
         file = self.files[int(self._file_of(np.array([position]))[0])]
-        return Raw(file.name, file.path, int(self.offsets[position]), int(self.sizes[position]))
+        return Raw(lines_name(file.name), file.path, int(self.offsets[position]), int(self.sizes[position]))
 
     def _file_of(self, positions: Positions) -> npt.NDArray[np.int32]:
         return (self.firsts.searchsorted(positions, "right") - 1).astype(np.int32)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from datakit.events import Note
+from datakit.events import Caution, Note
 from datakit.source.fetching import Fetched
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.lines import list_lines
@@ -18,7 +18,8 @@ from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
 from datakit.source.tars import list_tar, tar_tasks
-from datakit.source.troubles import Trouble, refusal, shown
+from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal, shown
+from datakit.units import agree, format_number_of
 
 
 def list_records(
@@ -49,7 +50,7 @@ def list_records(
     limit = MANY if on_error == "stop" else max_errors
     empty = {number for number, file in enumerate(local.lines) if not version_of(file.path).size}
     lines = [file for number, file in enumerate(local.lines) if number not in empty]
-    told = [*sources.troubles, *(Trouble(local.lines[n].name, "is empty", hint=_EMPTY) for n in sorted(empty))]
+    told = [*sources.troubles, *(_empty(local.lines[number]) for number in sorted(empty))]
     hidden = [*sources.hidden]
     records: Records
     if sources.kind == "jsonl":
@@ -73,18 +74,31 @@ def list_records(
         )
     if records.troubles and on_error == "stop":
         raise refusal(records.troubles, limit=None if sources.kind in ("files", "tar") else limit)
-    return replace(records, remarks=(*_left_out(hidden), *records.remarks))
+    uncopied = [trouble for trouble in records.troubles if not trouble.raws] if on_error == "quarantine" else []
+    return replace(records, remarks=(*_left_out(hidden), *_not_copied(uncopied), *records.remarks))
+
+
+def _empty(file: LineFile) -> Trouble:
+    if file.is_array:
+        return Trouble(file.name, "is an array without items", hint="Write records into it, or move it away")
+    return Trouble(file.name, "is empty", hint=FETCH_AGAIN)
 
 
 def _left_out(hidden: Sequence[str]) -> list[Note]:
     """What is said of names with a leading dot."""
     if not hidden:
         return []
-    count = "1 hidden name is" if len(hidden) == 1 else f"{len(hidden)} hidden names are"
-    return [Note(f"{count} left out, the first is {shown(min(hidden))}")]
+    count, are = format_number_of(len(hidden), "hidden name"), agree(len(hidden), "is", "are")
+    return [Note(f"{count} {are} left out, the first is {shown(min(hidden))}")]
 
 
-_EMPTY = "Fetch it again, or move it away"
+def _not_copied(troubles: Sequence[Trouble]) -> list[Caution]:
+    """What is said of offenders of which quarantine holds nothing."""
+    if not troubles:
+        return []
+    count, are = format_number_of(len(troubles), "offender"), agree(len(troubles), "is", "are")
+    said = f"{count} {are} not copied to quarantine, the first is {troubles[0].where}"
+    return [Caution(said, hint="Mend rows of tables, members of tars and objects in a store where they are")]
 
 
 def _tables(sources: Sources, files: Sequence[LineFile], root: str) -> Sequence[LineFile]:

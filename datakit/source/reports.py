@@ -1,9 +1,10 @@
 """reports: what a pack left out, as a file beside its destination, and copies of it to be mended.
 
 `<dest>.errors.jsonl` has one object an offender: where it is, its key where it has one, what is wrong. With quarantine,
-`<dest>.quarantine/` also holds its bytes: lines in a file of their source's name, files as they were. A pack without
-offenders removes the report of an earlier one; what is in quarantine is the user's, and is only ever written over by a
-copy of the same name. Files in a store are named and not copied: they are still there.
+`<dest>.quarantine/` also holds its bytes, to be mended and packed: lines in a plain file of their source's name, files
+as they were. A pack without offenders removes the report of an earlier one; what is in quarantine is the user's, and is
+only ever written over by a copy of the same name. Rows of tables, members of tars and objects in a store are named and
+not copied: they are still there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _COPY_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a pack left out: how many offenders, where they are listed, where their bytes are copied."""
+    """What a pack left out: how many offenders, where they are listed, and where bytes of theirs are, if any are."""
 
     count: int = 0
     report: Path | None = None
@@ -47,7 +48,7 @@ def settle(
     Args:
         troubles: The offenders.
         dest: The destination, which the report is named after.
-        on_error: `quarantine` copies their bytes.
+        on_error: `quarantine` copies the bytes of those that have some of their own.
         max_errors: How many may be left out.
         dry_run: Write nothing.
 
@@ -72,9 +73,10 @@ def settle(
             else f"Those found are listed in {report}: mend them, or allow more",
             subject=len(troubles),
         )
-    if on_error != "quarantine" or dry_run:
+    raws = [raw for trouble in troubles for raw in trouble.raws]
+    if on_error != "quarantine" or dry_run or not raws:
         return LeftOut(len(troubles), None if dry_run else report)
-    _copy([raw for trouble in troubles for raw in trouble.raws], folder)
+    _copy(raws, folder)
     return LeftOut(len(troubles), report, folder)
 
 
@@ -86,7 +88,7 @@ def _line(trouble: Trouble) -> bytes:
 
 
 def _copy(raws: Sequence[Raw], folder: Path) -> None:
-    """Copy each once: files whole, lines behind each other in a file of their source's name."""
+    """Copy each once: files whole, lines behind each other."""
     by_name: dict[str, list[Raw]] = {}
     for raw in dict.fromkeys(raws):
         by_name.setdefault(raw.name, []).append(raw)

@@ -23,6 +23,7 @@ from datakit.data.keys import key_hash
 from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
+from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import Version, reading, version_of
 from datakit.source.troubles import Raw, Trouble
@@ -178,7 +179,7 @@ def troubles_of(spans: Sequence[Span], pieces: Sequence[Piece]) -> list[Trouble]
     for span, piece in zip(spans, pieces, strict=True):
         before, last = before if span.number == last else 0, span.number
         for line, offset, size, problem, hint in piece.bad:
-            raw = Raw(span.file.name, span.file.path, offset, size)
+            raw = Raw(lines_name(span.file.name), span.file.path, offset, size)
             told.append(Trouble(_place(span.file, before + line + 1), problem, hint=hint, raws=(raw,)))
         before += piece.num_lines
     return told

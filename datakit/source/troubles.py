@@ -17,6 +17,9 @@ from datakit.units import format_count, format_number_of
 LISTED = 10
 """Offenders that an error names to programs."""
 
+FETCH_AGAIN = "Fetch it again, or move it away"
+"""The hint of a file that is empty: nearly always a download that was lost."""
+
 _SHOWN = 3
 """Offenders that a message shows; it says how many more there are."""
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit import InputError
-from datakit.source.kinds import Kind, kind_of, plain_name, used
+from datakit.source.kinds import Kind, kind_of, lines_name, plain_name, used
 
 _NAMES = [
     f"n{ending}{packed}"
@@ -108,3 +108,9 @@ def test_endings_that_tell_nothing_mean_files(names: list[str]) -> None:
     elif len(telling) < len(names):
         with pytest.raises(InputError, match="other files"):
             kind_of(names, wanted="auto", src="src", single=False)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.ndjson.zst", "a.json", "a.json.gz"])
+def test_lines_out_of_a_file_are_called_like_lines(name: str) -> None:
+    """Whatever they came from, in a folder too."""
+    assert kind_of([lines_name(name)], wanted="auto", src="src", single=False) == "jsonl"

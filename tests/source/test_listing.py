@@ -66,6 +66,17 @@ def test_an_array_is_packed_and_said(tmp_path: Path, name: str) -> None:
     assert [remark.message for remark in table.remarks] == [f"{name} is a JSON array; its items are the records"]
 
 
+@pytest.mark.parametrize("data", [b"[]", b" [\n]\n"])
+def test_an_array_without_items_is_not_called_an_empty_file(tmp_path: Path, data: bytes) -> None:
+    """To fetch it again would give the same bytes."""
+    (tmp_path / "x.json").write_bytes(data)
+
+    with pytest.raises(InputError, match=r"x\.json: is an array without items") as caught:
+        listed(tmp_path / "x.json")
+
+    assert "etch" not in str(caught.value.hint)
+
+
 def test_more_offenders_than_are_tolerated_are_still_more(tmp_path: Path) -> None:
     """A span that gives up early has told more than the limit, so that the pack will stop."""
     (tmp_path / "x.jsonl").write_bytes(b"no\n" * 50 + b"{}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.source.reports import LeftOut, settle
 from datakit.source.troubles import Raw, Trouble
-from support.packing import raw_lines, tree, write_lines
+from support.packing import raw_lines, samples_of, tree, write_lines
 
 BAD = {2: b"no json", 30: b'{"id": "a.b"}', 45: b'{"id": "r00001"}'}
 
@@ -51,6 +52,38 @@ def test_what_is_left_packs_like_a_source_without_offenders(tmp_path: Path, on_e
     assert (result.left_out.quarantine is not None) == (on_error == "quarantine")
     if result.left_out.quarantine is not None:
         assert tree(result.left_out.quarantine) == {"raw.jsonl": b"".join(line + b"\n" for line in BAD.values())}
+
+
+@pytest.mark.parametrize("name", ["chat.jsonl.gz", "chat.json", "chat.ndjson"])
+def test_what_is_in_quarantine_can_be_mended_and_packed(tmp_path: Path, name: str) -> None:
+    """Lines of a compressed file or an array are plain lines, and called like such."""
+    lines = with_bad_lines()
+    data = b"[" + b",\n".join(lines) + b"]" if name.endswith(".json") else b"\n".join(lines)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    settings = PackSettings(on_error="quarantine")
+    folder = pack(tmp_path / name, tmp_path / "ds", settings=settings).left_out.quarantine
+    assert folder is not None
+    (copy,) = folder.iterdir()
+
+    assert copy.read_bytes() == b"".join(line + b"\n" for line in BAD.values())
+    write_lines(copy, [b'{"id": "m%d"}' % number for number in range(3)])
+    pack(folder, tmp_path / "two")
+    assert sorted(sample.key for sample in samples_of(tmp_path / "two")) == ["m0", "m1", "m2"]
+
+
+def test_what_cannot_be_copied_is_said(tmp_path: Path) -> None:
+    """Rows of tables and members of tars: nothing is in quarantine, and the result does not name it."""
+    (tmp_path / "x.csv").write_bytes(b"id,a\nx,1\ny\nz.z,2\n")
+    heard: list[Event] = []
+    settings = PackSettings(on_error="quarantine")
+
+    result = pack(tmp_path / "x.csv", tmp_path / "ds", settings=settings, on_event=heard.append)
+
+    assert result.left_out == LeftOut(2, tmp_path / "ds.errors.jsonl")
+    assert not (tmp_path / "ds.quarantine").exists()
+    assert "2 offenders are not copied to quarantine, the first is x.csv:3" in [
+        event.message for event in heard if isinstance(event, Caution)
+    ]
 
 
 def test_files_are_quarantined_with_their_whole_record(tmp_path: Path) -> None:
