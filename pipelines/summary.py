@@ -16,6 +16,7 @@ from datakit.console import format_facts
 from datakit.storage.commit import read_manifest
 from datakit.units import format_bytes, format_count
 from datakit.version.lineage import read_lineage
+from datakit.version.project import Project
 from metrics import receipt
 
 ADAPTER = Path("models/adapter")
@@ -80,8 +81,9 @@ def checkpoints(result: dict[str, Any]) -> str:
 
 def print_summary(*, nothing_to_do: bool = False) -> None:
     """Print the table on stdout."""
-    # DVC ends with a hint that has nowhere to push to yet, and no setting leaves it out (dvc 3.67.1)
-    print("`dvc push`, of which DVC speaks, needs a remote of your own first: dvc remote add --default NAME URL")
+    if not Project.at(Path()).core.get("remote"):
+        # DVC ends with a hint that has nowhere to push to yet, and no setting leaves it out (dvc 3.67.1)
+        print("`dvc push`, of which DVC speaks, needs a remote of your own first: dvc remote add --default NAME URL")
     print("\nNothing to do: every stage is as it was." if nothing_to_do else "\nDone.")
     print(format_facts(facts()))
 

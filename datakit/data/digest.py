@@ -61,7 +61,7 @@ class FileEntry:
         }
 
     def difference(self, data: Buffer) -> str | None:
-        """What the bytes of a file have otherwise, as the end of a sentence; None when size and checksums agree."""
+        """What the bytes of a file have otherwise, as the end of a sentence; None when size and crc32c agree."""
         if len(data) != self.bytes:
             return f"has {len(data)} bytes, the manifest says {self.bytes}"
         view = memoryview(data)

@@ -16,6 +16,7 @@ POSIX.1-1988; for such members the bytes equal those of CPython's `tarfile.USTAR
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -40,6 +41,10 @@ LINE_PART = "json"
 BUNDLE_PART = "jsonl"
 """The part that a bundled sample has, and that of the member which its bundle is."""
 
+NAME_DIGITS = (8, 16, 64)
+"""Hex digits of a shard's sha256 in its name; shards of one dataset that share as many take the next number."""
+
+_NAME = re.compile(r"(.+)-([0-9a-f]+)\.tar")
 _BEFORE_SIZE = b"0000644\0" + b"0000000\0" * 2  # mode, uid, gid
 _TIME = b"00000000000\0"
 _TYPE_TO_DEVICES = b"0" + bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
@@ -92,6 +97,22 @@ class Member:
     name: str
     offset: int
     size: int
+
+
+def shard_name(dataset: str, sha256: str, *, digits: int = NAME_DIGITS[0]) -> str:
+    """The name of a shard with this sha256, of which so many hex digits stand in it."""
+    return f"{dataset}-{sha256[:digits]}.tar"
+
+
+def parse_shard_name(name: str) -> tuple[str, str] | None:
+    """The dataset and the digits of a name that `shard_name` gives; None of any other name.
+
+    Example:
+        >>> parse_shard_name("train-3f2a9c1e.tar")
+        ('train', '3f2a9c1e')
+    """
+    match = _NAME.fullmatch(name)
+    return (match[1], match[2]) if match is not None and len(match[2]) in NAME_DIGITS else None
 
 
 _Sizes = TypeVar("_Sizes", int, "npt.NDArray[np.int64]")

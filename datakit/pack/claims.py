@@ -6,15 +6,12 @@ follows from something else is compared with that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, content_digest
+from datakit.data.shard import parse_shard_name
 from datakit.pack.damage import Finding
 from datakit.pack.writing import Totals
-
-_SHARD_NAME = re.compile(r"(.+)-[0-9a-f]{8,64}\.tar")
-"""As `writing` names shards."""
 
 
 def misnamed(manifest: Manifest) -> Iterator[Finding]:
@@ -27,8 +24,8 @@ def misnamed(manifest: Manifest) -> Iterator[Finding]:
     if contents.pack.get("foreign"):
         return  # tars keep the names that others gave them
     for shard in contents.shards:
-        match = _SHARD_NAME.fullmatch(shard.name)
-        if match is not None and match[1] != manifest.name:
+        parsed = parse_shard_name(shard.name)
+        if parsed is not None and parsed[0] != manifest.name:
             yield Finding(MANIFEST_NAME, f"it says that its name is {manifest.name}, its shard is called {shard.name}")
             return
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,10 @@ def task_of(*, dataset: str, bundle: int | None, pieces: Iterable[tuple[Sequence
 
 
 class Stat(NamedTuple):
-    """By what a file is known again without reading it."""
+    """By what a file is known again without reading it.
+
+    The time is that of its bytes alone: a hard link, which DVC and we make of shards, changes that of the inode.
+    """
 
     inode: int
     bytes: int
@@ -314,10 +316,3 @@ def _make_room(path: Path) -> None:
     except Refused:  # a file is in the way
         disk.remove(path)
         disk.make_dirs(path)
-
-
-def place(path: Path, target: Path) -> None:
-    """Give a file a second name in a directory of the same commit in the making; where that cannot be, copy it."""
-    if not link(path, target):
-        with disk.atomic_file(target) as copy, open(path, "rb") as file:
-            shutil.copyfileobj(file, copy, 2**20)

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from datakit.data.digest import Digester, FileEntry
+from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest, layout_digest
 from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
@@ -39,7 +39,7 @@ from datakit.source.scan import local_directory
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
-from datakit.storage.links import link
+from datakit.storage.links import link_or_copy
 from datakit.units import agree, format_number_of
 
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -115,13 +115,13 @@ def reindex(
     Example:
         >>> reindex("cc3m", "data/cc3m").samples  # doctest: +SKIP
     """
-    shown = local_directory(src if dest is None else dest, verb="reindex")
-    root, final = local_directory(src, verb="reindex").absolute(), shown.absolute()
+    written = local_directory(src if dest is None else dest, verb="reindex")
+    root, final = local_directory(src, verb="reindex").absolute(), written.absolute()
     if keys not in get_args(Keys):
         raise UsageError(f"keys can be plain or tar, not {keys!r}", hint="Write --keys tar", subject="keys")
     names = _tars(root)
     _check_place(root, final, names)
-    plan = _Plan(root, final, shown, name or final.name, keys, tuple(names), tuple(readers), workers or cores())
+    plan = _Plan(root, final, written, name or final.name, keys, tuple(names), tuple(readers), workers or cores())
     if dry_run:
         return _result(plan, list(_read(plan, scratch=None, on_event=on_event)), None, on_event)
     if final != root:
@@ -133,9 +133,22 @@ def reindex(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    """What is to be indexed.
+
+    Attributes:
+        root: The directory of the tars, absolute.
+        final: Where the dataset will be, absolute; `root` where it is made in place.
+        written: The same as the user wrote it.
+        name: The dataset's name.
+        keys: What the keys are.
+        names: The tars, below `root`.
+        readers: Whom to write side files for.
+        workers: Processes.
+    """
+
     root: Path
     final: Path
-    shown: Path
+    written: Path
     name: str
     keys: Keys
     names: tuple[str, ...]
@@ -148,13 +161,13 @@ def _tars(root: Path) -> list[str]:
     if not root.is_dir():
         raise NotFound(f"{root} is not a directory", hint="Name the directory that holds the tars", subject=str(root))
     found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    shown = [name for name in found if not any(step.startswith(".") for step in name.split("/"))]
-    packed = [name for name in shown if name.endswith(COMPRESSED_SUFFIXES)]
+    visible = [name for name in found if not any(step.startswith(".") for step in name.split("/"))]
+    packed = [name for name in visible if name.endswith(COMPRESSED_SUFFIXES)]
     if packed:
         raise _refusal(
             root, [Trouble(name, "it is compressed, so no byte can be read by its place") for name in packed]
         )
-    tars = [name for name in shown if name.endswith(TAR)]
+    tars = [name for name in visible if name.endswith(TAR)]
     if not tars:
         raise InputError(f"{root} holds no .tar file", hint="Name the directory that holds them", subject=str(root))
     return tars
@@ -300,18 +313,10 @@ def _into_commit(plan: _Plan, on_event: OnEvent) -> ReindexResult:
 
 def _bring(source: Path, target: Path, entry: FileEntry) -> None:
     """A hard link, or a copy where there can be none; checked as far as it was copied."""
-    with disk.at_door(source):
-        linked = link(source, target)
-    if not linked:
-        with disk.at_door(target), open(source, "rb", buffering=0) as file, open(target, "xb", buffering=0) as copy:
-            digester = Digester()
-            while piece := file.read(disk.READ_BYTES):
-                digester.update(piece)
-                disk.write_all(copy.fileno(), piece, copy.seek(0, os.SEEK_END))
-            os.fsync(copy.fileno())
-        if digester.finish(entry.name) != entry:
-            hint = "Run the same command again when it is at rest"
-            raise InputError(f"{source} changed while it was read", hint=hint, subject=str(source)) from None
+    copied = link_or_copy(source, target)
+    if copied is not None and copied.sha256 != entry.sha256:
+        hint = "Run the same command again when it is at rest"
+        raise InputError(f"{source} changed while it was read", hint=hint, subject=str(source))
 
 
 def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[str], Path]) -> None:
@@ -366,17 +371,17 @@ def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, 
     skipped: Counter[str] = Counter()
     for indexed in several:
         skipped.update(indexed.skipped)
-    scattered, linked = (sum(getattr(one, what) for one in several) for what in ("scattered", "linked"))
+    scattered, linked = sum(one.scattered for one in several), sum(one.linked for one in several)
     anew = f"Pack them anew: datakit pack {plan.root} DEST --input tar"
     if scattered:
-        its = format_number_of(scattered, "sample")
-        said = f"the parts of {its} do not stand together: other readers see each as several samples"
-        on_event(Caution(said, hint=anew))
+        samples = format_number_of(scattered, "sample")
+        message = f"the parts of {samples} do not stand together: other readers see each as several samples"
+        on_event(Caution(message, hint=anew))
     if linked:
-        said = f"{format_number_of(linked, 'part')} {agree(linked, 'is a hard link', 'are hard links')}"
-        on_event(Caution(f"{said}, which other readers skip", hint=anew))
+        parts = f"{format_number_of(linked, 'part')} {agree(linked, 'is a hard link', 'are hard links')}"
+        on_event(Caution(f"{parts}, which other readers skip", hint=anew))
     return ReindexResult(
-        path=plan.shown,
+        path=plan.written,
         name=plan.name,
         shards=len(several),
         samples=contents.samples,

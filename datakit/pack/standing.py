@@ -1,7 +1,7 @@
 """standing: what an earlier run left at a destination, and what of it a new run may keep.
 
-A shard is kept only where its file and its index are those that a receipt was written for, untouched, or have the
-checksums that the old manifest names: a flipped bit would otherwise live on under a new manifest. What is damaged is
+A shard is kept only where its file and its index are those that a receipt was written for, untouched, or have the size
+and crc32c that the old manifest names: a flipped bit would otherwise live on under a new manifest. What is damaged is
 told and made again. Datasets of an earlier pack that a new one would leave standing beside its own are refused, because
 their samples would be in two splits at once; so is a destination that holds another dataset, and tars of others always.
 
@@ -20,7 +20,6 @@ from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash
 from datakit.data.manifest import Manifest
-from datakit.data.shard import Row
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.events import Caution, OnEvent
 from datakit.pack.planning import PlannedSplit
@@ -35,32 +34,27 @@ _LOOKED_AT = 4096
 """Keys of an index that are looked for at once: of an older version of the same dataset nearly all are found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A shard whose index is whole, and the rows of it; whether its own bytes are, `kept` finds out."""
+def standing_shards(previous: Manifest | None, final: Path, *, on_event: OnEvent) -> dict[str, BuiltShard]:
+    """The shards of the dataset at `final` whose indexes are what its manifest says, by name; damage is told.
 
-    built: BuiltShard
-    rows: Sequence[Row]
-
-
-def standing_shards(previous: Manifest | None, final: Path, *, on_event: OnEvent) -> dict[str, Standing]:
-    """The shards of the dataset at `final` whose indexes are what its manifest says, by name; damage is told."""
-    standing: dict[str, Standing] = {}
+    Whether a shard's own bytes are, `kept` finds out.
+    """
+    standing: dict[str, BuiltShard] = {}
     if previous is None:
         return standing
     for shard in previous.contents.shards:
         index = previous.member(shard.index_name)
         if _is_whole(final / index.name, index, on_event):
-            rows = Index.from_buffer(map_file(final / index.name)).rows()
-            standing[shard.name] = Standing(BuiltShard(previous.member(shard.name), index, Totals.of(rows)), rows)
+            totals = Totals.of_index(Index.from_buffer(map_file(final / index.name)))
+            standing[shard.name] = BuiltShard(previous.member(shard.name), index, totals)
     return standing
 
 
-def kept(standing: Standing | None, final: Path, *, on_event: OnEvent) -> BuiltShard | None:
+def kept(built: BuiltShard | None, final: Path, *, on_event: OnEvent) -> BuiltShard | None:
     """A shard that may be kept as it is, after a look at every byte; None where there is none, or a damaged one."""
-    if standing is None or not _is_whole(final / standing.built.shard.name, standing.built.shard, on_event):
+    if built is None or not _is_whole(final / built.shard.name, built.shard, on_event):
         return None
-    return standing.built
+    return built
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +141,13 @@ class _Look:
         bundle = pack.get("bundle")
         found = {}
         for shard in self._previous.contents.shards:
-            entry, index = self._previous.member(shard.name), self._previous.member(shard.index_name)
-            path = self._split.path / index.name
-            if entry.sha256 in known or not _is_whole(path, index, self._on_event):
+            entry, member = self._previous.member(shard.name), self._previous.member(shard.index_name)
+            path = self._split.path / member.name
+            if entry.sha256 in known or not _is_whole(path, member, self._on_event):
                 continue
-            rows = Index.from_buffer(map_file(path)).rows()
-            pieces = [([row.key for row in rows], [row.digest for row in rows])]
-            task = task_of(dataset=self._split.dataset, bundle=bundle, pieces=pieces)
-            found[task] = BuiltShard(entry, index, Totals.of(rows))
+            index = Index.from_buffer(map_file(path))
+            task = task_of(dataset=self._split.dataset, bundle=bundle, pieces=[(index.keys(), index.digests())])
+            found[task] = BuiltShard(entry, member, Totals.of_index(index))
         return found
 
 
@@ -256,7 +249,7 @@ def _is_of_pack(path: Path, split: str | None) -> bool:
 
 
 def _is_whole(path: Path, entry: FileEntry, on_event: OnEvent) -> bool:
-    """Whether a file has the size and the checksums of its entry."""
+    """Whether a file has the size and the crc32c of its entry; where it has not, that is told."""
     problem = "is missing"
     if path.is_file():
         if entry.difference(map_file(path)) is None:

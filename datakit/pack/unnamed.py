@@ -2,7 +2,7 @@
 
 Three kinds. What a killed writer of ours left is known by its name, or by the marker of the renewal that named it.
 Shards of another version of the same dataset stay where a sync without `--delete` renewed it, and lie in a bucket
-before the manifest that names them: `<dataset>-<hex>.tar` whose bytes are what its name says (`writing` gives names),
+before the manifest that names them: `<dataset>-<hex>.tar` whose bytes are what its name says,
 its index, and the side files called after it. Whatever else lies there is foreign: a reader that lists the place would
 take it for data. Nothing is removed here.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from pathlib import Path
 
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import MANIFEST_NAME
+from datakit.data.shard import parse_shard_name
 from datakit.errors import DatakitError
 from datakit.machine import cores
-from datakit.pack.writing import NAME_DIGITS
 from datakit.storage.commit import LAST_NAME, NEXT_NAME, parse_manifest
 from datakit.storage.disk import TEMPORARY
 from datakit.storage.objects import ObjectInfo
@@ -101,8 +100,8 @@ def _renewal(root: Path) -> set[str]:
 
 def _of_versions(view: View, there: Mapping[str, ObjectInfo], rest: Collection[str], *, quick: bool) -> set[str]:
     """Of the files that nobody names those of other versions."""
-    shape = re.compile(rf"{re.escape(view.manifest.name)}-([0-9a-f]+)\.tar")
-    digits = {name: match[1] for name in rest if (match := shape.fullmatch(name)) and len(match[1]) in NAME_DIGITS}
+    parsed = {name: parse_shard_name(name) for name in rest}
+    digits = {name: its[1] for name, its in parsed.items() if its is not None and its[0] == view.manifest.name}
 
     def agrees(name: str) -> bool:
         return index_name(name) in there if quick else _sha256(view, name, there[name]).startswith(digits[name])

@@ -35,17 +35,17 @@ def walk(shard: str, index: Index, tape: Tape, *, size: int, prefix: str = "") -
         size: Their number.
         prefix: What stands before each key (see `reindex --keys tar`).
     """
-    there = _Walk(shard, index, prefix)
+    check = _Walk(shard, index, prefix)
     reader = TapeReader(tape, size)
     try:
         for entry in entries(reader.read, size):
-            yield from there.take(entry, tape)
+            yield from check.take(entry, tape)
     except IntegrityError as error:
         if not isinstance(error.subject, int):  # the store's own
             raise
         yield Finding(shard, error.message, byte=error.subject)
         return
-    yield from there.left()
+    yield from check.left()
 
 
 class TapeReader:
@@ -103,10 +103,11 @@ class _Walk:
                 self._shard, f"{entry.name} at byte {entry.start} is not in its index", key, part, entry.start
             )
             return
-        if actual != (said := row.parts[part]):
+        if actual != (place := row.parts[part]):
             where = f"part {part} of sample {key} (bytes {actual.offset} to {actual.offset + actual.size}, crc32c "
-            told = f"{where}{actual.crc32c:08x}) has, says the index, bytes {said.offset} to {said.offset + said.size}"
-            yield Finding(self._shard, f"{told} and crc32c {said.crc32c:08x}", key, part, entry.start)
+            what = f"{where}{actual.crc32c:08x}) has, says the index, bytes {place.offset} to "
+            problem = f"{what}{place.offset + place.size} and crc32c {place.crc32c:08x}"
+            yield Finding(self._shard, problem, key, part, entry.start)
         yield from self._cross_off(row, part, data)
 
     def left(self) -> Iterator[Finding]:

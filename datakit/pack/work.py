@@ -22,7 +22,7 @@ from datakit.events import Note, OnEvent, Progress
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
-from datakit.pack.receipts import Memory, Receipt, place
+from datakit.pack.receipts import Memory, Receipt
 from datakit.pack.result import PackedDataset
 from datakit.pack.sidecars import write_side_files
 from datakit.pack.standing import Found, reusable
@@ -34,6 +34,7 @@ from datakit.source.records import Records
 from datakit.storage import disk
 from datakit.storage.commit import Staging, check_place, commit
 from datakit.storage.disk import map_file
+from datakit.storage.links import link_or_copy
 from datakit.units import format_bytes, format_number_of
 
 RACY_NS = 2 * 10**9
@@ -151,7 +152,7 @@ class Work:
         progress = Progress("pack", 0, total, "samples")
         self.on_event(progress)
         self.num_built = len(jobs)
-        with self.memory.workroom(room) as place_:
+        with self.memory.workroom(room) as place:
             try:
                 built = build_all(
                     jobs,
@@ -159,7 +160,7 @@ class Work:
                     local=self.local,
                     crew=crew,
                     memory=self.memory,
-                    room=place_,
+                    room=place,
                     bundle=self.settings.bundle,
                     settled=self._settled,
                     progress=replace(progress, done=others),
@@ -209,7 +210,7 @@ class Work:
                 if path == split.path / entry.name:
                     staging.keep(entry.name)
                 else:
-                    place(path, staging.path / entry.name)
+                    link_or_copy(path, staging.path / entry.name)
                     staging.adopt(entry)
         pack = self.settings.to_json() | {"split": split.split}
         if (parent := _parent_of(split, named)) is not None:

@@ -21,12 +21,9 @@ from datakit.data.digest import Buffer, Digester, FileEntry, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.rows import Rows
-from datakit.data.shard import Row, Sample
+from datakit.data.shard import NAME_DIGITS, Row, Sample, shard_name
 from datakit.storage.commit import Staging
 from datakit.storage.disk import at_door, map_file
-
-NAME_DIGITS = (8, 16, 64)
-"""Hex digits of a shard's sha256 in its name; shards of one dataset that share as many take the next number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +216,7 @@ def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Conten
 
 
 def _named(built: BuiltShard, dataset: str, digits: int) -> BuiltShard:
-    name = f"{dataset}-{built.shard.sha256[:digits]}.tar"
+    name = shard_name(dataset, built.shard.sha256, digits=digits)
     return replace(built, shard=replace(built.shard, name=name), index=replace(built.index, name=index_name(name)))
 
 

@@ -6,6 +6,9 @@ import errno
 import os
 from pathlib import Path
 
+from datakit.data.digest import Digester, FileEntry
+from datakit.storage import disk
+
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
 """Another disk; a file system or a user without hard links; a file with as many as it may have."""
 
@@ -28,3 +31,28 @@ def link(path: Path | str, target: Path) -> bool:
             return False
         raise
     return True
+
+
+def link_or_copy(path: Path, target: Path) -> FileEntry | None:
+    """Give a file a second name; where it cannot have one, put a copy there, whole or not at all.
+
+    Args:
+        path: The file.
+        target: The name, which is free.
+
+    Returns:
+        None of a link; what the bytes of a copy were when they were read, so that the caller may compare it.
+
+    Raises:
+        NotFound: The file is not there.
+        NoSpace, NotAllowed: The disk.
+    """
+    with disk.at_door(target):
+        if link(path, target):
+            return None
+        digester = Digester()
+        with disk.atomic_file(target) as copy, open(path, "rb", buffering=0) as file:
+            while piece := file.read(disk.READ_BYTES):
+                digester.update(piece)
+                copy.write(piece)
+    return digester.finish(target.name)

@@ -17,12 +17,15 @@ from datakit.data.shard import (
     BLOCK_BYTES,
     END,
     MAX_PART_BYTES,
+    NAME_DIGITS,
     Sample,
     first_difference,
     header,
     member_bytes,
     members,
+    parse_shard_name,
     sample_digest,
+    shard_name,
 )
 from support.peers import datasets_rows, webdataset_samples
 from support.samples import CONTENTS, PARTS, SAMPLES, shard_of
@@ -223,3 +226,20 @@ def test_the_first_difference_is_the_first(one: bytes, other: bytes) -> None:
     else:
         assert one[:at] == other[:at]
         assert one[at : at + 1] != other[at : at + 1]
+
+
+@pytest.mark.parametrize("digits", NAME_DIGITS)
+@pytest.mark.parametrize("dataset", ["train", "a-b", "x-deadbeef", "x-deadbeef.tar", "中"])
+def test_the_name_of_a_shard_tells_its_dataset_and_digits(dataset: str, digits: int) -> None:
+    """Whatever the dataset is called, itself like a shard too."""
+    name = shard_name(dataset, "0123456789abcdef" * 4, digits=digits)
+
+    assert parse_shard_name(name) == (dataset, ("0123456789abcdef" * 4)[:digits])
+
+
+@pytest.mark.parametrize(
+    "name", ["a.tar", "-01234567.tar", "a-0123456.tar", "a-012345678.tar", "a-0123456G.tar", "a-01234567.tar.idx", "a"]
+)
+def test_other_names_are_not_taken_for_a_shards(name: str) -> None:
+    """No dataset, another number of digits, another ending."""
+    assert parse_shard_name(name) is None
