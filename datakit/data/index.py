@@ -45,14 +45,16 @@ class Index:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Index:
-        """Build the index of a shard's rows, in their order."""
+        """Build the index of a shard's rows, in their order; while it lives, a `Rows` that it was made of stays."""
         import pyarrow as pa
 
         rows = Rows.of(rows)
         count = len(rows)
         columns = {
-            "key": _texts(rows.keys, None),
-            "digest": pa.Array.from_buffers(pa.binary(DIGEST_BYTES), count, [None, pa.py_buffer(bytes(rows.digests))]),
+            "key": pa.Array.from_buffers(
+                pa.string(), count, [None, pa.py_buffer(rows.key_ends), pa.py_buffer(rows.key_text)]
+            ),
+            "digest": pa.Array.from_buffers(pa.binary(DIGEST_BYTES), count, [None, pa.py_buffer(rows.digests)]),
         }
         for part in rows.part_names():
             places = rows.parts[part]
@@ -66,7 +68,7 @@ class Index:
             columns["tokens"] = _numbers(numbers, pa.int32(), at=None if len(at) == count else at, count=count)
         if rows.sources is not None:
             present = np.array([source is not None for source in rows.sources], np.bool_)
-            columns["source"] = _texts([source or "" for source in rows.sources], None if present.all() else present)
+            columns["source"] = _texts([source or "" for source in rows.sources], present)
         return cls(pa.Table.from_arrays(list(columns.values()), names=list(columns), metadata={FORMAT_KEY: b"1"}))
 
     @classmethod
@@ -299,8 +301,8 @@ def _numbers(values: array[int], kind: Any, *, at: npt.NDArray[np.int64] | None,
     return pa.Array.from_buffers(kind, count, [_bits(present), pa.py_buffer(spread)])
 
 
-def _texts(texts: Sequence[str], present: npt.NDArray[np.bool_] | None) -> Any:
-    """A column of strings; `present`: which rows have one, None where all do."""
+def _texts(texts: Sequence[str], present: npt.NDArray[np.bool_]) -> Any:
+    """A column of strings; `present`: which rows have one."""
     import pyarrow as pa
 
     blob = "".join(texts)
@@ -308,7 +310,7 @@ def _texts(texts: Sequence[str], present: npt.NDArray[np.bool_] | None) -> Any:
     sizes = map(len, texts) if len(encoded) == len(blob) else (len(text.encode()) for text in texts)
     ends = np.zeros(len(texts) + 1, np.int32)
     np.cumsum(np.fromiter(sizes, np.int64, len(texts)), out=ends[1:])
-    validity = None if present is None else _bits(present)
+    validity = None if present.all() else _bits(present)
     return pa.Array.from_buffers(pa.string(), len(texts), [validity, pa.py_buffer(ends), pa.py_buffer(encoded)])
 
 

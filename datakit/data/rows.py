@@ -1,8 +1,9 @@
 """rows: where each sample of a shard is, as columns, and as rows for those who want them.
 
 A shard has thousands of samples, and an object for each of their parts costs more than to checksum it. So a builder
-appends numbers to columns (16 bytes of digest, 8 of offset, 8 of size, 4 of checksum a part), an index is made of the
-same columns, and a `Row` is made when it is asked for. It promises that the rows are those that were appended.
+appends numbers to columns (16 bytes of digest, 8 of offset, 8 of size, 4 of checksum a part; of a key its own bytes and
+4 more, where a list of `str` takes about 60), an index is made of the same columns, and a `Row` is made when it is
+asked for. It promises that the rows are those that were appended.
 
 What it does not do: write or read a file (`data/index`), or check a name (`data/builder`).
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import overload
 
 from datakit.data.shard import Part, Row
@@ -49,17 +51,19 @@ class Rows(Sequence[Row]):
     """The rows of a shard, kept as columns; equal to any sequence of the same rows.
 
     Attributes:
-        keys: Of each sample.
+        key_text: The keys as one text of UTF-8, one after the other.
+        key_ends: Where each key begins in it, and after the last where that ends.
         digests: `sample_digest` of each, 16 bytes after 16 bytes.
         parts: The columns of each part, by its name.
         tokens: Of each, or None where no sample is tokenized.
         sources: Of each, or None where no source is recorded.
     """
 
-    __slots__ = ("digests", "keys", "parts", "sources", "tokens")
+    __slots__ = ("digests", "key_ends", "key_text", "parts", "sources", "tokens")
 
     def __init__(self) -> None:
-        self.keys: list[str] = []
+        self.key_text = bytearray()
+        self.key_ends = array("i", [0])  # as an index has them: a shard's keys are below 2 GiB
         self.digests = bytearray()
         self.parts: dict[str, PartColumns] = {}
         self.tokens: list[int | None] | None = None
@@ -77,7 +81,7 @@ class Rows(Sequence[Row]):
 
     def append(self, row: Row) -> None:
         """Take a row."""
-        position = len(self.keys)
+        position = len(self)
         for part, place in row.parts.items():
             self.column(part).append(position, place.offset, place.size, place.crc32c)
         self.end_row(row.key, row.digest, row.tokens, row.source)
@@ -92,19 +96,25 @@ class Rows(Sequence[Row]):
     def end_row(self, key: str, digest: bytes, tokens: int | None, source: str | None) -> None:
         """Take what a row has besides its parts, which were appended to their columns before."""
         if tokens is not None and self.tokens is None:
-            self.tokens = [None] * len(self.keys)
+            self.tokens = [None] * len(self)
         if source is not None and self.sources is None:
-            self.sources = [None] * len(self.keys)
+            self.sources = [None] * len(self)
         if self.tokens is not None:
             self.tokens.append(tokens)
         if self.sources is not None:
             self.sources.append(source)
-        self.keys.append(key)
+        self.key_text += key.encode()
+        self.key_ends.append(len(self.key_text))
         self.digests += digest
 
     def part_names(self) -> list[str]:
         """Names of the parts that any sample has, sorted."""
         return sorted(part for part, column in self.parts.items() if column.rows)
+
+    def each_key(self) -> Iterator[str]:
+        """The key of each sample, in order."""
+        text = bytes(self.key_text)
+        return (text[start:end].decode() for start, end in pairwise(self.key_ends))
 
     def each_digest(self) -> Iterator[bytes]:
         """The digest of each sample, in order."""
@@ -112,7 +122,7 @@ class Rows(Sequence[Row]):
         return (digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES))
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.key_ends) - 1
 
     @overload
     def __getitem__(self, position: int) -> Row: ...
@@ -133,7 +143,7 @@ class Rows(Sequence[Row]):
         return self._row(row, places)
 
     def __iter__(self) -> Iterator[Row]:
-        places: list[dict[str, Part]] = [{} for _ in self.keys]
+        places: list[dict[str, Part]] = [{} for _ in range(len(self))]
         for part in self.part_names():
             column = self.parts[part]
             for row, *place in zip(column.rows, column.offsets, column.sizes, column.crcs, strict=True):
@@ -147,7 +157,7 @@ class Rows(Sequence[Row]):
 
     def _row(self, position: int, places: Mapping[str, Part]) -> Row:
         return Row(
-            self.keys[position],
+            self.key_text[self.key_ends[position] : self.key_ends[position + 1]].decode(),
             bytes(self.digests[position * DIGEST_BYTES : (position + 1) * DIGEST_BYTES]),
             places,
             None if self.tokens is None else self.tokens[position],

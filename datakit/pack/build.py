@@ -113,6 +113,7 @@ def pack(
         )
         refuse_leftovers(target, choice.plan.splits)
         refuse_another(choice.plan.splits, records.keys, src=sources.url, replace=replace)
+        records = records.planned()
         work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event)
         datasets = work.rehearse(part) if dry_run else work.execute(crew) if part is None else work.share(part, crew)
         requests = sources.requests + local.requests + choice.requests

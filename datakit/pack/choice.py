@@ -118,7 +118,7 @@ def choose(
     if (small := small_shards(len(shards), sum(size for _, size in shards))) is not None:
         on_event(Caution(small, hint=f"Larger ones suit stores and loaders: --shard-size {DEFAULT_SIZE}"))
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
-    requests = sum(split.homes.requests for split in planned.splits if split.homes is not None)
+    requests = sum(split.parent.requests for split in planned.splits if split.parent is not None)
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:
         on_event(said)
     counts = records.part_counts if chosen is None else records.parts_of(chosen)

@@ -29,27 +29,36 @@ if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Homes:
-    """Where a parent has the samples of a split.
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The dataset that a split goes on from.
 
     Attributes:
-        digest: Of the parent's manifest.
-        homes: Number of the shard that has each sample, or `NOWHERE`.
-        ranks: Its place in that shard.
-        lost: Of each shard, whether a sample of it is gone.
-        inherited: The parent's own parent, or None.
-        shards: sha256 of each of the parent's shards, in order.
+        digest: Of its manifest.
+        inherited: Its own parent, or None.
+        shards: sha256 of each of its shards, in order.
         requests: Requests that reading it took.
     """
 
     digest: str
-    homes: npt.NDArray[np.int64]
-    ranks: npt.NDArray[np.int64]
-    lost: npt.NDArray[np.bool_]
     inherited: str | None
     shards: tuple[str, ...]
     requests: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Homes:
+    """Where a parent has the samples of a split: 16 bytes a sample, which only a plan needs.
+
+    Attributes:
+        homes: Number of the shard that has each sample, or `NOWHERE`.
+        ranks: Its place in that shard.
+        lost: Of each shard, whether a sample of it is gone.
+    """
+
+    homes: npt.NDArray[np.int64]
+    ranks: npt.NDArray[np.int64]
+    lost: npt.NDArray[np.bool_]
 
 
 def open_parent(
@@ -86,8 +95,8 @@ def open_parent(
     return view
 
 
-def find_homes(view: View, records: Records, some: npt.NDArray[np.int64] | None) -> Homes:
-    """Where a parent has some records.
+def find_homes(view: View, records: Records, some: npt.NDArray[np.int64] | None) -> tuple[Parent, Homes]:
+    """What a parent is, and where it has some records.
 
     Args:
         view: The parent.
@@ -112,12 +121,10 @@ def find_homes(view: View, records: Records, some: npt.NDArray[np.int64] | None)
         ranks[there[same]] = np.flatnonzero(same)
         lost[number] = not same.all()
     inherited = view.contents.pack.get("parent")
-    return Homes(
+    parent = Parent(
         digest=view.manifest.digest,
-        homes=homes,
-        ranks=ranks,
-        lost=lost,
         inherited=str(inherited) if inherited is not None else None,
         shards=tuple(view.manifest.member(shard.name).sha256 for shard in view.contents.shards),
         requests=view.requests.total,
     )
+    return parent, Homes(homes, ranks, lost)

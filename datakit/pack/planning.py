@@ -21,7 +21,7 @@ from datakit.data.keys import split_of
 from datakit.data.shard import BLOCK_BYTES, END, bundle_bytes
 from datakit.errors import InputError
 from datakit.pack.cut import PackSettings, check_name, cut, stick
-from datakit.pack.parent import Homes, find_homes
+from datakit.pack.parent import Homes, Parent, find_homes
 from datakit.pack.receipts import task_of
 from datakit.source.records import Records
 from datakit.storage.view import View
@@ -62,14 +62,14 @@ class PlannedSplit:
         path: Its place.
         dataset: Its name.
         shards: Its shards, in order.
-        homes: Where its parent has the samples, or None without a parent.
+        parent: The dataset that it goes on from, or None.
     """
 
     split: str | None
     path: Path
     dataset: str
     shards: tuple[PlannedShard, ...]
-    homes: Homes | None = None
+    parent: Parent | None = None
 
     @property
     def samples(self) -> int:
@@ -124,9 +124,9 @@ def plan(
         splits = [(split, dest / split, f"{name}-{split}", positions) for split, positions in its.items()]
     planned = []
     for split, path, dataset, positions in splits:
-        homes = None if parent is None else find_homes(parent(split, dataset), records, positions)
+        kept_by, homes = (None, None) if parent is None else find_homes(parent(split, dataset), records, positions)
         shards = tuple(_plan_shards(records, positions, dataset, settings, homes))
-        planned.append(PlannedSplit(split, path, dataset, shards, homes))
+        planned.append(PlannedSplit(split, path, dataset, shards, kept_by))
     return Plan(tuple(planned), _digest(planned, settings))
 
 
@@ -221,7 +221,7 @@ def sample_bytes(records: Records, bundle: int | None) -> npt.NDArray[np.int64]:
 def _digest(splits: Sequence[PlannedSplit], settings: PackSettings) -> str:
     digest = hashlib.sha256(repr(sorted(settings.to_json().items())).encode())
     for split in splits:
-        parent = split.homes.digest if split.homes is not None else None
+        parent = split.parent.digest if split.parent is not None else None
         digest.update(f"\n{split.split} {split.dataset} {parent}\n".encode())
         digest.update("".join(shard.task for shard in split.shards).encode())
     return digest.hexdigest()

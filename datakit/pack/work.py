@@ -263,10 +263,10 @@ def _parent_of(split: PlannedSplit, shards: Sequence[BuiltShard]) -> str | None:
 
     So nothing changes where nothing has changed, also when a dataset is packed over with itself as the parent.
     """
-    if split.homes is None:
+    if split.parent is None:
         return None
-    same = tuple(built.shard.sha256 for built in shards) == split.homes.shards
-    return split.homes.inherited if same else split.homes.digest
+    same = tuple(built.shard.sha256 for built in shards) == split.parent.shards
+    return split.parent.inherited if same else split.parent.digest
 
 
 def _committed(dataset: PackedDataset, staging: Staging) -> PackedDataset:

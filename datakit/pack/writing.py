@@ -53,7 +53,7 @@ class Totals:
             samples=len(columns),
             payload_bytes=sum(sum(columns.parts[part].sizes) for part in columns.part_names()),
             parts={part: len(columns.parts[part].rows) for part in columns.part_names()},
-            terms=sum(map(content_term, columns.keys, columns.each_digest())),
+            terms=sum(map(content_term, columns.each_key(), columns.each_digest())),
             tokens=sum(tokens) if tokens else None,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -91,6 +91,10 @@ class Files:
     def newest_ns(self, positions: Positions) -> int:
         """When the last of the files of some was changed, in ns since 1970; 0 where stamps are no times."""
         return int(self.take(positions).stamps.max(initial=0)) if self.timed else 0
+
+    def planned(self) -> Files:
+        """The table without the hashes of its keys."""
+        return replace(self, keys=self.keys.without_hashes())
 
     def take(self, positions: Positions) -> FileBatch:
         """Some of them, in this order."""

@@ -1,7 +1,7 @@
 """lines: JSON lines as a table; a record is a line, whose bytes pass through untouched as the part `json`.
 
 Files are listed in spans of bytes that end at line feeds, each by a pure task, so that any number of workers gives the
-same table. Of a record the table keeps its place, its size and the digest of its bytes: 37 bytes, and the key's own.
+same table. Of a record the table keeps its place, its size and the digest of its bytes: 33 bytes, and the key's own.
 That every line is a JSON object with a usable key is seen while listing; a line whose bytes have changed by the time it
 is read is refused by its digest. A byte-order mark at a file's start is left out of the first record, and said.
 
@@ -38,7 +38,7 @@ class Lines:
         files: Where they lie.
         keys: Their names.
         firsts: Position of each file's first record.
-        offsets: Where each begins in its file.
+        offsets: Where each begins in its file; 4 bytes each, 8 where a file has more than 4 GiB.
         sizes: Bytes of each.
         digests: `sample_digest` of each, a row of 16 bytes.
         troubles: Lines that are no records.
@@ -49,7 +49,7 @@ class Lines:
     files: tuple[LineFile, ...]
     keys: KeyColumn
     firsts: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.integer[Any]]
     sizes: npt.NDArray[np.uint32]
     digests: npt.NDArray[np.uint8]
     troubles: tuple[Trouble, ...] = ()
@@ -96,6 +96,10 @@ class Lines:
         """0: signatures are digests."""
         return 0
 
+    def planned(self) -> Lines:
+        """The table without the hashes of its keys."""
+        return replace(self, keys=self.keys.without_hashes())
+
     def take(self, positions: Positions) -> LineBatch:
         """Some of them, in this order."""
         return LineBatch(
@@ -123,7 +127,7 @@ class LineBatch:
     files: tuple[LineFile, ...]
     keys: KeyColumn
     file_of: npt.NDArray[np.unsignedinteger]
-    offsets: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.integer[Any]]
     sizes: npt.NDArray[np.uint32]
     digests: npt.NDArray[np.uint8]
 

@@ -146,6 +146,10 @@ class Members:
             return 0
         return max((self.holders[number].source_ns for number in np.unique(self.holder_of[positions])), default=0)
 
+    def planned(self) -> Members:
+        """The table without the hashes of its keys."""
+        return replace(self, keys=self.keys.without_hashes())
+
     def take(self, positions: Positions) -> MemberBatch:
         """Some of them, in this order."""
         return MemberBatch(self.chosen(positions, hashed=False))

@@ -10,8 +10,8 @@ The tables are `lines` (JSON lines), `files` (a folder) and `members` (parts tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ class KeyColumn:
     Attributes:
         text: All keys, one after the other.
         lengths: Bytes of each.
-        known_hashes: `key_hash` of each; None in a batch, which needs none.
+        known_hashes: `key_hash` of each; None where none is needed: in a batch, and once a plan is made.
         places: Where every 64th key begins.
 
     Example:
@@ -109,6 +109,10 @@ class KeyColumn:
         pieces = [self._text(positions[start : start + _ITERATED]) for start in range(0, len(positions), _ITERATED)]
         hashes = self.known_hashes[positions] if hashed and self.known_hashes is not None else None
         return KeyColumn.joined(b"".join(pieces), self.lengths[positions], hashes)
+
+    def without_hashes(self) -> KeyColumn:
+        """The same keys."""
+        return replace(self, known_hashes=None)
 
     def hashes(self) -> npt.NDArray[np.uint64]:
         """`key_hash` of each; not to be written to."""
@@ -223,6 +227,10 @@ class Records(Protocol):
 
     def take(self, positions: Positions) -> Batch:
         """Some of them, in this order."""
+        ...
+
+    def planned(self) -> Self:
+        """The same table without the hashes of its keys: 8 bytes a record that only a plan needs."""
         ...
 
 

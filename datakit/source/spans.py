@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +91,7 @@ class Piece:
     keys: bytes
     lengths: npt.NDArray[np.uint8]
     hashes: npt.NDArray[np.uint64]
-    offsets: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.integer[Any]]
     sizes: npt.NDArray[np.uint32]
     digests: npt.NDArray[np.uint8]
     num_lines: int = 0
@@ -146,7 +146,7 @@ def list_span(span: Span) -> Piece:
         keys=b"".join(keys),
         lengths=np.array([len(key) for key in keys], np.uint8),
         hashes=np.array(hashes, np.uint64),
-        offsets=np.array(offsets, np.int64),
+        offsets=np.array(offsets, np.uint32 if span.stop <= 2**32 else np.int64),
         sizes=np.array(sizes, np.uint32),
         digests=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES),
         num_lines=num_lines,

@@ -31,6 +31,7 @@ def test_columns_hold_the_rows(samples: list[Sample]) -> None:
     assert [rows[position] for position in range(len(rows))] == listed
     assert [rows[position - len(rows)] for position in range(len(rows))] == listed
     assert rows[1:3] == listed[1:3]
+    assert list(rows.each_key()) == [sample.key for sample in samples]
     assert list(rows.each_digest()) == [row.digest for row in listed]
 
 
