@@ -10,8 +10,9 @@ Source: Apache Arrow columnar format 1.5, IPC file format.
 
 from __future__ import annotations
 
+import io
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -106,6 +107,13 @@ class Index:
         buffer = pa.allocate_buffer(length.size())
         self._write(pa.FixedSizeBufferWriter(buffer))
         return memoryview(buffer).toreadonly()
+
+    def write(self, write: Callable[[Buffer], object]) -> None:
+        """Hand over the same bytes piece by piece, no more than a column at once."""
+        import pyarrow as pa
+
+        with pa.PythonFile(_Sink(write), mode="w") as sink:
+            self._write(sink)
 
     def _write(self, sink: Any) -> None:
         import pyarrow as pa
@@ -278,6 +286,20 @@ class Index:
         needed = {name for name in known if name not in ("tokens", "source")}
         if lost := needed - set(self._table.schema.names):
             raise _damaged(f"the index lacks its column {min(lost)}", min(lost))
+
+
+class _Sink(io.RawIOBase):
+    """A file as Arrow writes to one, of a function that takes bytes."""
+
+    def __init__(self, write: Callable[[Buffer], object]) -> None:
+        self._take = write
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._take(data)
+        return len(data)
 
 
 def _damaged(message: str, subject: object = None) -> IntegrityError:

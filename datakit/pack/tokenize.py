@@ -247,7 +247,7 @@ class _Work:
         if not samples:
             return _Origin(source, None, **counts), None
         if path is None:
-            built = make_shard(samples, dataset=self.target.name, write=len).built
+            built = make_shard(samples, dataset=self.target.name, write=len, write_index=len)
         else:
             built = write_shard(path, samples, dataset=self.target.name)
             sync_shard(path)

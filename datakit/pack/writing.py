@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.builder import ShardBuilder
-from datakit.data.digest import Buffer, Digester, FileEntry, entry_of
+from datakit.data.digest import Buffer, Digester, FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.rows import Rows
@@ -93,43 +93,35 @@ class BuiltShard:
     totals: Totals
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What `make_shard` made besides the shard's bytes: the entries, and the bytes of the index."""
-
-    built: BuiltShard
-    index: Buffer
-
-
 def make_shard(
-    samples: Iterable[Sample], *, dataset: str, write: Callable[[bytes], object], bundle: int | None = None
-) -> Made:
-    """Put a shard together.
+    samples: Iterable[Sample],
+    *,
+    dataset: str,
+    write: Callable[[Buffer], object],
+    write_index: Callable[[Buffer], object],
+    bundle: int | None = None,
+) -> BuiltShard:
+    """Put a shard and its index together.
 
     Args:
         samples: The samples, in order.
         dataset: The dataset's name, for the shard's name.
         write: Takes the shard's bytes, about 256 KiB at a time.
+        write_index: Takes the index's bytes, a column at a time.
         bundle: Lines that share a member, or None (see `ShardBuilder`).
 
     Raises:
         InputError: A sample cannot be in a shard.
     """
-    digester = Digester()
-
-    def take(piece: bytes) -> None:
-        digester.update(piece)
-        write(piece)
-
-    builder = ShardBuilder(take, bundle=bundle)
+    shard, its_index = Digester(), Digester()
+    builder = ShardBuilder(_both(shard.update, write), bundle=bundle)
     for sample in samples:
         builder.add(sample)
     rows = builder.finish()
     totals, table = Totals.of(rows), Index.from_rows(rows)
     del rows, builder  # of 600,000 lines a quarter of all that a worker takes, before the index is written out
-    index = table.to_bytes()
-    built = BuiltShard(digester.finish(""), entry_of("", index), totals)
-    return Made(_named(built, dataset, NAME_DIGITS[0]), index)
+    table.write(_both(its_index.update, write_index))
+    return _named(BuiltShard(shard.finish(""), its_index.finish(""), totals), dataset, NAME_DIGITS[0])
 
 
 def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str, bundle: int | None = None) -> BuiltShard:
@@ -139,12 +131,18 @@ def write_shard(path: Path, samples: Iterable[Sample], *, dataset: str, bundle: 
         InputError: A sample cannot be in a shard.
         NoSpace: The disk is full.
     """
-    with at_door(path):
-        with open(path, "xb", buffering=0) as file:
-            made = make_shard(samples, dataset=dataset, write=lambda data: _write_all(file, data), bundle=bundle)
-        with open(index_name(str(path)), "xb", buffering=0) as file:
-            _write_all(file, made.index)
-    return made.built
+    with (
+        at_door(path),
+        open(path, "xb", buffering=0) as shard,
+        open(index_name(str(path)), "xb", buffering=0) as index,
+    ):
+        return make_shard(
+            samples,
+            dataset=dataset,
+            write=lambda data: _write_all(shard, data),
+            write_index=lambda data: _write_all(index, data),
+            bundle=bundle,
+        )
 
 
 def sync_shard(path: Path) -> None:
@@ -218,6 +216,14 @@ def describe(shards: Sequence[BuiltShard], *, pack: Mapping[str, Any]) -> Conten
 def _named(built: BuiltShard, dataset: str, digits: int) -> BuiltShard:
     name = shard_name(dataset, built.shard.sha256, digits=digits)
     return replace(built, shard=replace(built.shard, name=name), index=replace(built.index, name=index_name(name)))
+
+
+def _both(one: Callable[[Buffer], object], other: Callable[[Buffer], object]) -> Callable[[Buffer], None]:
+    def take(data: Buffer) -> None:
+        one(data)
+        other(data)
+
+    return take
 
 
 def _write_all(file: io.FileIO, data: Buffer) -> None:

@@ -59,6 +59,9 @@ def test_the_same_rows_give_the_same_bytes() -> None:
 
     assert Index.from_rows(list(ROWS)).to_bytes() == data
     assert Index.from_buffer(data).to_bytes() == data
+    pieces: list[bytes] = []
+    Index.from_rows(ROWS).write(lambda piece: pieces.append(bytes(piece)))
+    assert b"".join(pieces) == bytes(data)
 
 
 @given(SAMPLES)
