@@ -10,7 +10,6 @@ Source: Apache Arrow columnar format 1.5, IPC file format.
 
 from __future__ import annotations
 
-import io
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -288,18 +287,19 @@ class Index:
             raise _damaged(f"the index lacks its column {min(lost)}", min(lost))
 
 
-class _Sink(io.RawIOBase):
+class _Sink:
     """A file as Arrow writes to one, of a function that takes bytes."""
 
+    closed = False
+
     def __init__(self, write: Callable[[Buffer], object]) -> None:
-        self._take = write
+        self.write = write
 
-    def writable(self) -> bool:
-        return True
+    def flush(self) -> None:
+        """Nothing is held."""
 
-    def write(self, data: Any) -> int:
-        self._take(data)
-        return len(data)
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _damaged(message: str, subject: object = None) -> IntegrityError:

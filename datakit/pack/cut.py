@@ -203,7 +203,7 @@ def check_splits(splits: Iterable[str]) -> None:
 def cut(
     hashes: npt.NDArray[np.uint64],
     *,
-    sizes: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.integer[Any]],
     target_bytes: int,
     layout: Layout,
 ) -> list[npt.NDArray[np.int64]]:
@@ -237,7 +237,7 @@ def stick(
     ranks: npt.NDArray[np.int64],
     lost: npt.NDArray[np.bool_],
     hashes: npt.NDArray[np.uint64],
-    sizes: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.integer[Any]],
     target_bytes: int,
     layout: Layout,
 ) -> list[npt.NDArray[np.int64]]:

@@ -211,11 +211,17 @@ def _pieces(records: Records, positions: npt.NDArray[np.int64]) -> Iterator[tupl
         yield records.keys.take(some), records.signatures(some)
 
 
-def sample_bytes(records: Records, bundle: int | None) -> npt.NDArray[np.int64]:
-    """Bytes that each record takes in a shard; about, where lines share a member, since a cut needs each by itself."""
+def sample_bytes(records: Records, bundle: int | None) -> npt.NDArray[np.integer[Any]]:
+    """Bytes that each record takes in a shard; about, where lines share a member, since a cut needs each by itself.
+
+    Four bytes a record, eight where one takes 4 GiB or more.
+    """
     if bundle is None:
-        return records.shard_bytes
-    return np.add(records.part_bytes, 1 + -(-BLOCK_BYTES // bundle), dtype=np.int64)
+        sizes = records.shard_bytes
+    else:
+        sizes = records.part_bytes
+        sizes += 1 + -(-BLOCK_BYTES // bundle)
+    return sizes.astype(np.uint32) if sizes.max(initial=0) < 2**32 else sizes
 
 
 def _digest(splits: Sequence[PlannedSplit], settings: PackSettings) -> str:

@@ -185,12 +185,12 @@ class Records(Protocol):
 
     @property
     def part_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of all parts of each."""
+        """Bytes of all parts of each, in an array that is the caller's."""
         ...
 
     @property
     def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes that each takes in a shard, without bundles."""
+        """Bytes that each takes in a shard, without bundles, in an array that is the caller's."""
         ...
 
     @property
