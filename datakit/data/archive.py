@@ -39,7 +39,7 @@ _MOST_HEADER_BYTES = 2**20
 """A longer name or attribute list than this is a damaged size, not a name: Linux holds paths of 4096 bytes."""
 
 _MOST_DIGITS = len(str(_MOST_HEADER_BYTES))
-"""Of the length of one attribute."""
+"""Decimal digits before an attribute: more would say a length that no attribute has."""
 
 _ZEROS_AT_ONCE = 64 * 2**10
 

@@ -51,7 +51,7 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\x
 
 @dataclass(frozen=True, slots=True)
 class Tar:
-    """A task.
+    """A tar that is to have an index.
 
     Attributes:
         path: The tar.
@@ -68,7 +68,7 @@ class Tar:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What a tar came to.
+    """The index of a tar, or why it can have none.
 
     Attributes:
         shard: The tar's entry.

@@ -21,7 +21,7 @@ Compare: TypeAlias = Callable[[Tape], Iterable[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What it came to.
+    """Checksums of a stretch, and findings in it.
 
     Attributes:
         crcs: The crc32c of each of its 16 MiB parts, 8 hex digits.
