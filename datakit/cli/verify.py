@@ -9,7 +9,7 @@ import typer
 from datakit.cli import frame
 
 if TYPE_CHECKING:
-    from datakit.pack.verify import VerifyReport
+    from datakit.verify.verify import VerifyReport
 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's directory or URL.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Look at names, sizes and indexes only; read no shard.")]
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
         and a request for each index. Exits with 4 when anything is wrong.
         """
         with frame.run("verify", json=json) as session:
-            from datakit.pack.verify import verify as verify_dataset
+            from datakit.verify.verify import verify as verify_dataset
 
             report = verify_dataset(
                 dataset, quick=quick, stores=session.stores(dataset, params), on_event=session.on_event

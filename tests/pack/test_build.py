@@ -24,9 +24,9 @@ from datakit.events import Event, Note, Progress
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
-from datakit.pack.verify import verify
 from datakit.storage import disk
 from datakit.storage.commit import commit, read_manifest
+from datakit.verify.verify import verify
 from support import golden
 from support.cli import environment
 from support.packing import raw_lines, samples_of, small_pack, tree, visible, write_lines, write_pairs

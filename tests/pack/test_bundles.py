@@ -11,8 +11,8 @@ from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
-from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
+from datakit.verify.verify import verify
 from support.packing import raw_lines, samples_of, small_pack, tree, write_lines, write_pairs
 
 

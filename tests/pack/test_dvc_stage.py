@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from datakit.pack.verify import verify
+from datakit.verify.verify import verify
 from support.cli import environment
 from support.packing import raw_lines, small_pack, tree, write_lines
 from support.receipts import inodes

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from datakit.pack.verify import verify
 from datakit.storage.commit import verify_commit
+from datakit.verify.verify import verify
 from support.packing import raw_lines, small_pack, tree, write_lines
 from support.reaper import Reaper
 from support.tokens import tiny_tokenizer

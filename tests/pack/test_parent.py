@@ -11,8 +11,8 @@ from datakit import NotFound, UsageError
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
-from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
+from datakit.verify.verify import verify
 from support.cli import datakit
 from support.packing import raw_lines, small_pack, tree, write_lines
 

@@ -22,9 +22,9 @@ from datakit.pack import seal
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.receipts import Memory, Receipt, task_of
-from datakit.pack.verify import verify
 from datakit.pack.writing import BuiltShard, Totals
 from datakit.storage.commit import read_manifest
+from datakit.verify.verify import verify
 from support.cli import environment
 from support.opened import opened
 from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs

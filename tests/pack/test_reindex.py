@@ -22,10 +22,10 @@ from datakit.feed.dataset import open_dataset
 from datakit.feed.loader import Loader
 from datakit.pack.reading import cat, inspect
 from datakit.pack.reindex import PACK, ReindexResult, reindex
-from datakit.pack.verify import verify
 from datakit.storage.commit import lock_path, read_manifest, verify_commit
 from datakit.storage.disk import exclusive
 from datakit.storage.sync import sync
+from datakit.verify.verify import verify
 from support.commits import noise
 from support.packing import small_pack, write_pairs
 from support.reaper import Reaper

@@ -13,7 +13,7 @@ from datakit.pack import seal
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.receipts import Memory
-from datakit.pack.verify import verify
+from datakit.verify.verify import verify
 from support.packing import raw_lines, small_pack, tree, write_lines, write_pairs
 from support.receipts import at_rest
 

@@ -14,8 +14,8 @@ from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import reindex
 from datakit.pack.result import PackResult
-from datakit.pack.verify import verify
 from datakit.storage.commit import commit, read_manifest
+from datakit.verify.verify import verify
 from support.packing import raw_lines, small_pack, tree, write_lines, write_pairs
 from support.tars import pairs, write_webdataset
 

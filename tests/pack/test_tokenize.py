@@ -23,8 +23,8 @@ from datakit.pack.build import pack
 from datakit.pack.reindex import reindex
 from datakit.pack.tokenize import TokenizeSettings, tokenize
 from datakit.pack.tokenizer import Tokenizer, _clock
-from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
+from datakit.verify.verify import verify
 from support.cli import environment
 from support.packing import samples_of, small_pack, tree, write_lines
 from support.tars import pairs, write_webdataset

@@ -14,10 +14,10 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, InputError, NotFound
 from datakit.operate.doctor import look
 from datakit.pack.reading import find_part, inspect
-from datakit.pack.verify import verify
 from datakit.storage.absent import MOST_NAMED
 from datakit.storage.disk import map_file
 from datakit.storage.view import open_view
+from datakit.verify.verify import verify
 from datakit.version.diff import diff
 from datakit.version.lineage import chain
 from support.cli import datakit

@@ -28,20 +28,20 @@ from datakit.data.manifest import Contents, ShardEntry
 from datakit.errors import DatakitError, IntegrityError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
-from datakit.pack.claims import lies, misnamed
-from datakit.pack.damage import UNNAMED, Finding, Suspect, cut, damage, mending, wrong_parts
 from datakit.pack.foreign import prefix_of
-from datakit.pack.stretch import MOST_FINDINGS, Stretch, stretch
-from datakit.pack.tally import Tally
-from datakit.pack.tape import Tape
-from datakit.pack.unnamed import Unnamed, strange, unnamed
-from datakit.pack.walk import walk
 from datakit.pack.writing import Totals
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.objects import ObjectInfo
 from datakit.storage.view import View, open_view
 from datakit.units import format_bytes, format_number_of
+from datakit.verify.claims import lies, misnamed
+from datakit.verify.damage import UNNAMED, Finding, Suspect, cut, damage, mending, wrong_parts
+from datakit.verify.stretch import MOST_FINDINGS, Stretch, stretch
+from datakit.verify.tally import Tally
+from datakit.verify.tape import Tape
+from datakit.verify.unnamed import Unnamed, strange, unnamed
+from datakit.verify.walk import walk
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 

@@ -17,9 +17,9 @@ from datakit.data.digest import crc32c
 from datakit.data.index import Index
 from datakit.data.shard import Part, Row, sample_digest
 from datakit.errors import IntegrityError
-from datakit.pack.damage import Finding
 from datakit.pack.foreign import part_of
-from datakit.pack.tape import Tape
+from datakit.verify.damage import Finding
+from datakit.verify.tape import Tape
 
 MOST_SAMPLE_BYTES = 16 * 2**20
 MOST_HELD_BYTES = 64 * 2**20

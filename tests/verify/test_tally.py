@@ -1,4 +1,4 @@
-"""pack/tally and pack/walk: an index and a shard that each fit the manifest and contradict each other are found."""
+"""verify/tally and verify/walk: an index and a shard that each fit the manifest and contradict each other are found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from datakit.data.digest import PART_BYTES, entry_of
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest, content_digest, layout_digest
 from datakit.data.shard import BLOCK_BYTES, END, Row, Sample, header
-from datakit.pack import verify as room
 from datakit.pack.reindex import reindex
-from datakit.pack.tally import Tally
-from datakit.pack.tape import Tape
-from datakit.pack.verify import verify
 from datakit.pack.writing import Totals
 from datakit.storage.commit import read_manifest
+from datakit.verify import verify as room
+from datakit.verify.tally import Tally
+from datakit.verify.tape import Tape
+from datakit.verify.verify import verify
 from support.commits import noise
 from support.datasets import lines, make_dataset, publish
 from support.faulty import FaultyServer

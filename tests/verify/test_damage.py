@@ -1,4 +1,4 @@
-"""pack/damage: any byte changed, cut or zeroed anywhere is found, with the sample and the byte that it hit."""
+"""verify/damage: any byte changed, cut or zeroed anywhere is found, with the sample and the byte that it hit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datakit.data.digest import PART_BYTES, crc32c, entry_of
 from datakit.data.shard import BLOCK_BYTES, Row, Sample, member_bytes
-from datakit.pack.damage import Finding, Suspect, cut, damage
+from datakit.verify.damage import Finding, Suspect, cut, damage
 from support.peers import webdataset_samples
 from support.samples import SAMPLES, shard_of
 

@@ -21,7 +21,7 @@ from datakit.data.flips import flipped_bit
 from datakit.data.keys import split_name
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, Part, Row, first_difference, header, member_bytes
 from datakit.errors import InputError, IntegrityError
-from datakit.pack.tape import Tape
+from datakit.verify.tape import Tape
 
 Stream: TypeAlias = Callable[[int, int], Iterator[Buffer]]
 """Gives the bytes from an offset to another, in pieces of any size."""

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TypeAlias
 
 from datakit.data.digest import PART_BYTES, Buffer, crc32c
-from datakit.pack.damage import Finding
-from datakit.pack.tape import Tape
+from datakit.verify.damage import Finding
+from datakit.verify.tape import Tape
 
 MOST_FINDINGS = 20
 """Findings listed for one shard: after so many it is to be fetched again whatever the rest says."""

@@ -1,4 +1,4 @@
-"""pack/verify: whatever happens to a dataset's bytes is found, and named by shard, sample and byte."""
+"""verify/verify: whatever happens to a dataset's bytes is found, and named by shard, sample and byte."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from datakit.data.index import Index
 from datakit.data.manifest import Kind, Manifest
 from datakit.data.shard import BLOCK_BYTES, Row, member_bytes, members
 from datakit.events import Progress
-from datakit.pack import verify as room
-from datakit.pack.stretch import Stretch, stretch
-from datakit.pack.verify import Finding, VerifyReport, verify
 from datakit.storage.commit import commit, read_manifest
+from datakit.verify import verify as room
+from datakit.verify.stretch import Stretch, stretch
+from datakit.verify.verify import Finding, VerifyReport, verify
 from support.commits import make_commit
 from support.datasets import publish
 from support.faulty import FaultyServer

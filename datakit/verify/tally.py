@@ -22,8 +22,8 @@ from datakit.data.digest import Buffer, crc32c
 from datakit.data.index import Index
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, SampleDigest, header, member_bytes
 from datakit.errors import InputError
-from datakit.pack.damage import Finding
-from datakit.pack.tape import Tape
+from datakit.verify.damage import Finding
+from datakit.verify.tape import Tape
 
 MOST_HELD_BYTES = 2**20
 """Contents up to this size are taken in one piece, larger ones as they come."""

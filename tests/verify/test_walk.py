@@ -1,11 +1,11 @@
-"""pack/walk: what reads a tape by offsets goes back as far as its last read, and never gives other bytes."""
+"""verify/walk: what reads a tape by offsets goes back as far as its last read, and never gives other bytes."""
 
 from __future__ import annotations
 
 import pytest
 
-from datakit.pack.tape import Tape
-from datakit.pack.walk import TapeReader
+from datakit.verify.tape import Tape
+from datakit.verify.walk import TapeReader
 
 DATA = bytes(range(200))
 

@@ -1,4 +1,4 @@
-"""pack/unnamed: shards of another version that a sync left are no damage; any other file that nobody names is."""
+"""verify/unnamed: shards of another version that a sync left are no damage; any other file that nobody names is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from datakit import sync
 from datakit.data.index import index_name
 from datakit.data.manifest import Manifest
 from datakit.events import Caution, Event
-from datakit.pack.verify import verify
 from datakit.storage.commit import read_manifest
+from datakit.verify.verify import verify
 from support.cli import datakit
 from support.datasets import publish
 from support.faulty import FaultyServer

@@ -1,4 +1,4 @@
-"""pack/verify in object storage, of bundles and of side files, and of what killed writers left."""
+"""verify/verify in object storage, of bundles and of side files, and of what killed writers left."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from datakit.data.index import Index
 from datakit.data.shard import BLOCK_BYTES, Sample
 from datakit.errors import DatakitError, IntegrityError, NotAllowed, Refused
 from datakit.events import Caution, Event
-from datakit.pack import verify as room
 from datakit.pack.reindex import reindex
-from datakit.pack.verify import VerifyReport, verify
 from datakit.storage import commit as commits
 from datakit.storage.commit import commit, read_manifest
 from datakit.storage.counts import RequestCounts
+from datakit.verify import verify as room
+from datakit.verify.verify import VerifyReport, verify
 from support.commits import noise
 from support.datasets import lines, make_dataset, publish
 from support.faulty import Fault, FaultyServer

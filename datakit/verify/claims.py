@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, content_digest
 from datakit.data.shard import parse_shard_name
-from datakit.pack.damage import Finding
 from datakit.pack.writing import Totals
+from datakit.verify.damage import Finding
 
 
 def misnamed(manifest: Manifest) -> Iterator[Finding]:

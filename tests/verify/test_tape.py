@@ -1,4 +1,4 @@
-"""pack/tape: bytes pass by once, in whatever pieces they come, and a stream that ends early is said to."""
+"""verify/tape: bytes pass by once, in whatever pieces they come, and a stream that ends early is said to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from datakit import IntegrityError
 from datakit.data.digest import crc32c
-from datakit.pack.tape import Tape
+from datakit.verify.tape import Tape
 
 DATA = bytes(range(100))
 
