@@ -5,8 +5,9 @@ decides when they end; they end when nobody holds them any more; one that is kil
 error, in the loop that reads and nowhere else, and never a wait without end; closing ends them all, also those that are
 stopped. torch itself raises out of a signal handler, wherever the program happens to be: it is told not to watch.
 
-Uses the DataLoader's own iterator beyond its public face, which has no way to end its workers or to ask them twice
-(torch 2.7 to 2.13: `_try_get_data`, `_data_queue`, `_worker_result_queue`, `_shutdown_workers`, `_worker_pids_set`).
+Uses the DataLoader's own iterator beyond its public face, which has no way to end its workers or to ask them twice:
+`_try_get_data`, `_data_queue`, `_worker_result_queue`, `_shutdown_workers`, `_worker_pids_set`, as torch 2.13 has them,
+which requirements.lock pins and the tests run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
@@ -93,7 +94,8 @@ class Workers(Generic[T]):
             DatakitError: A worker was killed, or ended by itself.
         """
         try:
-            with _sigterm_blocked():  # the workers are born with it: see `_begin`
+            # the workers are born with it, in the first epoch: see `_begin`; later ones wait here for their answers
+            with _sigterm_blocked() if self._loader._iterator is None else nullcontext():
                 running = iter(self._loader)
             _take_over(running, self._on_wait)
             yield from running
@@ -154,8 +156,6 @@ class _Inbox:
         self.leave()
         self._source._writer.close()  # so that a wait for the rest of a message ends
         self._thread.join(2 * POLL_S)
-        if not self._thread.is_alive():  # another program would soon have the number of a file it still reads
-            self._source.close()
 
     def _take_in(self) -> None:
         while not self._left.is_set():

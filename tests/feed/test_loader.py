@@ -433,6 +433,25 @@ def test_a_wait_for_a_stopped_worker_can_be_given_up(dataset: Dataset) -> None:
     assert set(multiprocessing.active_children()) <= set(before)
 
 
+def test_sigterm_is_heard_while_a_later_epoch_begins(dataset: Dataset) -> None:
+    """The next epoch waits for an answer of each worker before its first batch: a preemption notice comes meanwhile."""
+    blocked: list[bool] = []
+
+    def look() -> None:
+        blocked.append(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        raise GiveUp
+
+    loader = Loader(dataset, batch_size=2, num_workers=1, collate=worker_identity, on_wait=look)
+    worker, *_ = loader
+    os.kill(worker, signal.SIGSTOP)
+
+    with pytest.raises(GiveUp):
+        list(loader)
+    loader.close()
+
+    assert blocked == [False]
+
+
 class Stopping:
     """Stops the worker that made it while the trainer takes it over."""
 
