@@ -44,6 +44,7 @@ SECTIONS: Mapping[str, type] = {
 STORES = "stores"
 DEFAULT = "default"
 
+_FLAGS = {"pack.splits": "--split"}  # it is given once for each of them
 _PREFIX = "DATAKIT_"
 _NO_SETTINGS = frozenset({"DATAKIT_DEBUG", "DATAKIT_DEMO"})  # read by cli/frame.py; the mark of the demo's processes
 _OWN = "x-"
@@ -138,16 +139,18 @@ def load(
     given = {
         **_from_file(path),
         **_from_environment(env),
-        **{
-            name: _Given(value, "--" + name.rpartition(".")[2].replace("_", "-"))
-            for name, value in (flags or {}).items()
-        },
+        **{name: _Given(value, flag_of(name)) for name, value in (flags or {}).items()},
     }
     for name, value in given.items():
         _check_known(name, value.origin)
     sections: dict[str, Any] = {section: _build(kind, section, given) for section, kind in SECTIONS.items()}
     origins = {name: value.origin for name, value in given.items()}
     return Settings(**sections, stores=_stores(given, env), origins=origins)
+
+
+def flag_of(name: str) -> str:
+    """The option of the command line that gives a setting: `--shard-size` for `pack.shard_size`."""
+    return _FLAGS.get(name, f"--{name.rpartition('.')[2].replace('_', '-')}")
 
 
 @dataclass(frozen=True, slots=True)

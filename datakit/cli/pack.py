@@ -142,13 +142,13 @@ def _splits(words: list[str] | None) -> dict[str, int] | None:
 
 def _origin_of_splits(settings: Settings) -> dict[str, object]:
     """The splits and who asked for them: a params.yaml that lies here by chance makes folders of a dataset too."""
-    from datakit.settings import DEFAULT
+    from datakit.settings import DEFAULT, flag_of
 
     if not settings.pack.splits:
         return {}
     weights = ", ".join(f"{name} {weight}" for name, weight in settings.pack.splits.items())
     origin = settings.origins.get("pack.splits", DEFAULT)
-    return {"splits": f"{weights} ({'--split' if origin == '--splits' else f'pack.splits, {origin}'})"}
+    return {"splits": f"{weights} ({origin if origin == flag_of('pack.splits') else f'pack.splits, {origin}'})"}
 
 
 def _part(word: str | None) -> tuple[int, int] | None:
@@ -164,16 +164,18 @@ def _part(word: str | None) -> tuple[int, int] | None:
 
 def _command(src: str, dest: str, given: Mapping[str, object]) -> str:
     """The command that was given, as words for a shell: options that were, by their names, with their values."""
+    from datakit.settings import flag_of
+
     words = ["datakit", "pack", src, dest]
     for name, value in given.items():
-        option = f"--{name.removeprefix('pack.').replace('_', '-')}"
+        option = flag_of(name)
         if isinstance(value, dict):
-            option, value = "--split", [f"{split}={weight}" for split, weight in value.items()]
+            value = [f"{split}={weight}" for split, weight in value.items()]
         if value is True:
             words.append(option)
-            continue
-        for one in value if isinstance(value, list) else [] if value in (None, False) else [value]:
-            words += [option, str(one)]
+        elif value is not None and value is not False:  # 0 is a value
+            for one in value if isinstance(value, list) else [value]:
+                words += [option, str(one)]
     return shlex.join(words)
 
 
