@@ -10,7 +10,6 @@ below carry theirs.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import resource
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from datakit.errors import DatakitError, NotFound
-from datakit.machine import cpu_quota, memory_bytes
+from datakit.machine import cores, memory_bytes
 from datakit.storage.access import StoreOptions
 from datakit.units import format_bytes, format_count
 
@@ -80,7 +79,7 @@ class Machine:
     Attributes:
         python: Version of the interpreter, such as `3.11.7`.
         num_cpus: CPUs that the process may be scheduled on.
-        cpu_quota: CPUs' worth of time that the control group allows; infinite without a limit.
+        cores: Of these, as many as the control group allows the time of.
         memory_bytes: Memory that the process may use, its control group's limit included.
         shm_bytes: Size of `/dev/shm`, or None where there is none.
         directory: Where files would be written.
@@ -92,7 +91,7 @@ class Machine:
 
     python: str
     num_cpus: int
-    cpu_quota: float
+    cores: int
     memory_bytes: int
     shm_bytes: int | None
     directory: Path
@@ -121,7 +120,7 @@ def look(directory: Path, *, root: Path = Path("/")) -> Machine:
     return Machine(
         python=sys.version.split()[0],
         num_cpus=len(os.sched_getaffinity(0)),
-        cpu_quota=cpu_quota(root=root),
+        cores=cores(root=root),
         memory_bytes=memory_bytes(root=root),
         shm_bytes=shutil.disk_usage(shm).total if shm.is_dir() else None,
         directory=directory.resolve(),
@@ -187,12 +186,10 @@ def _judge(name: str, what: str, *, warn: bool, fix: str) -> Finding:
 
 
 def _judge_cpu(machine: Machine) -> Finding:
-    quota = machine.cpu_quota
-    usable = math.ceil(min(machine.num_cpus, quota))
-    if usable == machine.num_cpus:
+    if machine.cores == machine.num_cpus:
         return Finding("cpu", "ok", f"{machine.num_cpus} usable")
-    what = f"{machine.num_cpus} shown, but the control group allows the time of {quota:g}"
-    return Finding("cpu", "warn", what, f"export OMP_NUM_THREADS={usable}")
+    what = f"{machine.num_cpus} shown, but the control group allows the time of {machine.cores} at most"
+    return Finding("cpu", "warn", what, f"export OMP_NUM_THREADS={machine.cores}")
 
 
 def _judge_shm(shm_bytes: int | None) -> Finding:
