@@ -7,7 +7,8 @@ BIN    := .venv/bin
 LOCK   := $(shell { cat requirements.lock; pwd; } | sha256sum | cut -c1-16)
 STAMP  := .venv/.locked-$(LOCK)
 
-# a file's tests run in one process, one after the other; a process a core: a third one took the tests to 4.2 GiB of memory
+# a file's tests run in one process, one after the other; two processes: each comes to
+# hold 1.2 GB, and a third took the tests to 4.2 GiB of memory
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test prove check bench docs clean

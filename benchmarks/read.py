@@ -196,7 +196,8 @@ CLAIM = Claim(
             name="MDS",
             peer="mosaicml-streaming",
             libraries=("mosaicml-streaming",),
-            note="StreamingDataset, its own format, no checks; its import of torchvision gets an empty stand-in",
+            note="StreamingDataset with predownload=4096, its own format, no checks; "
+            "its import of torchvision gets an empty stand-in",
         ),
         python_arm(
             with_litdata,
