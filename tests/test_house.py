@@ -143,6 +143,7 @@ ORDER = [
     "train/shelf",
     "train/checkpoint",
     "train/identity",
+    "train/launch",
     "train/attempt",
     "train/step",
     "train/upload",

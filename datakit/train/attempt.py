@@ -23,8 +23,10 @@ from datakit.data.order import Cursor
 from datakit.errors import IntegrityError, Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage import disk
+from datakit.storage.access import SCHEMES
 from datakit.train.checkpoint import Checkpoint, load_checkpoint, restore
 from datakit.train.identity import check_differences, check_fetched
+from datakit.train.launch import check_alone
 from datakit.train.shelf import (
     ADAPTER_DIR,
     CHECKPOINT_GLOB,
@@ -254,6 +256,25 @@ def clear_rehearsal(run: Path) -> None:
             disk.remove(path)
 
 
+def check_request(resume: str, accept: Collection[str], *, output: Path | str, environ: Mapping[str, str]) -> None:
+    """See that what was asked for can be, before anything is looked at.
+
+    Args:
+        resume: The option of `train`.
+        accept: Likewise.
+        output: The run directory.
+        environ: The environment, which says whether this process is one of several.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    check_words(resume, accept)
+    check_alone(environ)
+    if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
+        hint = "Copy it there while it runs: --write-back URL"
+        raise UsageError(f"{output} cannot be a run: a run is a local directory", hint=hint, subject=str(output))
+
+
 def check_words(resume: str, accept: Collection[str]) -> None:
     """See that options have the values there are.
 
@@ -267,24 +288,6 @@ def check_words(resume: str, accept: Collection[str]) -> None:
         if word not in get_args(Accept):
             hint = f"Choose {', '.join(get_args(Accept))}"
             raise UsageError(f"--accept {word!r} is not one of its words", hint=hint, subject=word)
-
-
-def check_alone(environ: Mapping[str, str]) -> None:
-    """See that this process is not one of several ranks, which would each train an adapter of their own.
-
-    Args:
-        environ: The environment; `torchrun` and its like set WORLD_SIZE.
-
-    Raises:
-        UsageError: It is.
-    """
-    size = environ.get("WORLD_SIZE", "")
-    if size.isdigit() and int(size) > 1:
-        raise UsageError(
-            f"WORLD_SIZE is {size}, but a training is one process on one GPU",
-            hint="Start datakit train by itself, without torchrun; or in one process alone: unset WORLD_SIZE",
-            subject=size,
-        )
 
 
 def check_changes(

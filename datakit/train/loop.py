@@ -19,21 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from datakit.data.order import Cursor, Geometry
-from datakit.errors import DatakitError, UsageError
+from datakit.errors import DatakitError
 from datakit.events import Note, OnEvent, Progress, ignore
 from datakit.feed.dataset import Dataset, open_dataset
 from datakit.feed.loader import Loader
 from datakit.machine import cores
 from datakit.storage import disk
-from datakit.storage.access import SCHEMES, StoreOptions
+from datakit.storage.access import StoreOptions
 from datakit.storage.commit import commit, read_manifest, verify_commit
 from datakit.train.attempt import (
     Resume,
     Start,
     begin,
-    check_alone,
     check_changes,
-    check_words,
+    check_request,
     clear_rehearsal,
     leave_nothing,
     record_attempt,
@@ -58,7 +57,7 @@ from datakit.train.model import (
 )
 from datakit.train.recipe import Recipe
 from datakit.train.result import SavedCheckpoint, TrainResult
-from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, prune, set_aside
+from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, checkpoints, prune, set_aside, step_of
 from datakit.train.signals import StopRequest, WaitEnded, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
 from datakit.train.upload import Upload
@@ -121,12 +120,8 @@ def train(
             on_event(Note(f"a rehearsal is not written back: nothing goes to {write_back}"))
         recipe, run, write_back = recipe.rehearsal(), rehearsal_dir(run), None
     # all that can be wrong with what was named is found before the run directory is made
-    check_words(resume, accept)
-    check_alone(os.environ)
-    if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
-        hint = "Copy it there while it runs: --write-back URL"
-        raise UsageError(f"{output} cannot be a run: a run is a local directory", hint=hint, subject=str(output))
-    data, base = open_dataset(dataset), identify(model)
+    check_request(resume, accept, output=output, environ=os.environ)
+    data, base = open_dataset(dataset), identify(model, quick=not smoke and _is_trained(run, recipe))
     check_tokenized(data)
     allowed = guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)
     Geometry(len(data), recipe.samples_per_step, tail=recipe.tail).normal(Cursor())
@@ -148,6 +143,12 @@ def train(
         )
         upload.start()
         return training.go(start, stop, smoke=smoke)
+
+
+def _is_trained(run: Path, recipe: Recipe) -> bool:
+    """Whether the last step's checkpoint lies here: then no model will be loaded, if it is valid."""
+    here = checkpoints(run / CHECKPOINTS_NAME)
+    return bool(here) and step_of(here[-1]) >= recipe.steps
 
 
 def _is_of(adapter: Path, checkpoint: Path) -> bool:

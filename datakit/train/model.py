@@ -48,11 +48,13 @@ class BaseModel:
         path: Directory with `config.json` and `*.safetensors`.
         name: Its name: of its manifest, else of the directory.
         digest: 64 hex: of its manifest, else of its configuration and weight files.
+        read: Whether the bytes behind the digest were all read.
     """
 
     path: Path
     name: str
     digest: str
+    read: bool
 
 
 def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
@@ -75,10 +77,10 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
         raise InputError(f"{path} holds no model: it has no config.json", hint=hint, subject=str(path))
     with contextlib.suppress(NotFound):
         manifest = _verified(path, quick=quick)
-        return BaseModel(path, manifest.name, manifest.digest)
+        return BaseModel(path, manifest.name, manifest.digest, read=not quick)
     files = sorted({file for pattern in _IDENTITY_FILES for file in path.glob(pattern)})
     lines = "".join(f"{file.name} {hash_file(file).sha256}\n" for file in files)
-    return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest())
+    return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest(), read=True)
 
 
 def _verified(path: Path, *, quick: bool) -> Manifest:
@@ -97,7 +99,10 @@ def pick_device() -> torch.device:
 def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
     """The base model on a device, in `fp32`, `bf16` or, when `auto`, what suits the device.
 
+    One whose bytes were not all read is read first: what is loaded was compared with its manifest.
+
     Raises:
+        IntegrityError: A file is not what the manifest says.
         InputError: The directory holds no model that transformers can load.
         MissingExtra: transformers or torch is not installed.
     """
@@ -107,6 +112,8 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
         from transformers.utils import logging
     except ImportError:
         raise MissingExtra("transformers", extra="train") from None
+    if not base.read:
+        identify(base.path)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers ships it without types
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(

@@ -7,6 +7,7 @@ at a write-back destination is not asked, so that a preview needs no network.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from datakit.train.attempt import (
     Resume,
     check_empty,
     check_rehearsal,
-    check_words,
+    check_request,
     rehearsal_dir,
 )
 from datakit.train.batch import check_tokenized
@@ -78,7 +79,7 @@ def preview(
     on_event: OnEvent = ignore,
 ) -> Preview:
     """Look at everything that `train` would look at; arguments and errors are those of `train`."""
-    check_words(resume, accept)
+    check_request(resume, accept, output=output, environ=os.environ)
     data, base, run = open_dataset(dataset), identify(model, quick=True), Path(output)
     check_tokenized(data)
     guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from datakit import Refused, StoreUnavailable, UsageError, train
 from datakit.data.order import Cursor
 from datakit.events import Caution, Event, Note, ignore
-from datakit.train.attempt import Fetch, Start, begin, check_alone, check_geometry, record_attempt
+from datakit.train.attempt import Fetch, Start, begin, check_geometry, record_attempt
 from datakit.train.checkpoint import State, save_checkpoint
 from datakit.train.identity import differences
+from datakit.train.preview import preview
 from datakit.train.recipe import Recipe
 from datakit.train.step import make_optimizer
 from datakit.version.lineage import read_run
@@ -341,20 +342,33 @@ def test_what_the_guard_let_pass_is_recorded_once(tmp_path: Path) -> None:
     assert moved_on.overrides == ({**stale, "step": 0}, {**newer, "step": 10})
 
 
-@pytest.mark.parametrize(("size", "refused"), [("2", True), ("16", True), ("1", False), ("", False), (None, False)])
-def test_one_of_several_ranks_is_refused(size: str | None, refused: bool) -> None:
-    """Torchrun would start as many trainings as ranks, each of an adapter of its own."""
-    environ = {} if size is None else {"WORLD_SIZE": size}
-
-    with pytest.raises(UsageError, match=f"WORLD_SIZE is {size}, but") if refused else contextlib.nullcontext():
-        check_alone(environ)
+ASKED: list[tuple[dict[str, Any], str]] = [
+    ({"resume": "always"}, "--resume 'always'"),
+    ({"accept": ["all"]}, "--accept 'all'"),
+    ({"output": "s3://bucket/run"}, "s3://bucket/run cannot be a run"),
+]
 
 
-def test_a_training_among_ranks_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused before the data is opened."""
+@pytest.mark.parametrize("begin_it", [train, preview])
+@pytest.mark.parametrize(("wish", "said"), ASKED)
+def test_a_preview_refuses_what_the_training_refuses(
+    tmp_path: Path, begin_it: Callable[..., object], wish: dict[str, Any], said: str
+) -> None:
+    """By the same sentence, before the data is opened."""
+    options = {"model": tmp_path / "base", "output": tmp_path / "run", "settings": Recipe(), **wish}
+
+    with pytest.raises(UsageError, match=re.escape(said)):
+        begin_it(tmp_path / "data", **options)
+
+
+@pytest.mark.parametrize("begin_it", [train, preview])
+def test_a_training_among_ranks_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin_it: Callable[..., object]
+) -> None:
+    """It is refused before the data is opened, by a preview too."""
     monkeypatch.setenv("WORLD_SIZE", "2")
 
     with pytest.raises(UsageError, match="WORLD_SIZE is 2"):
-        train(tmp_path / "data", model=tmp_path / "base", output=tmp_path / "run")
+        begin_it(tmp_path / "data", model=tmp_path / "base", output=tmp_path / "run", settings=Recipe())
 
     assert list(tmp_path.iterdir()) == []

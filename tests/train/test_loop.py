@@ -19,8 +19,9 @@ from datakit.storage.commit import read_manifest, verify_commit
 from datakit.storage.disk import exclusive
 from datakit.train.metrics import read_metrics
 from datakit.train.recipe import Recipe
+from support.commits import flip_bit
 from support.nursery import Nursery, Outcome
-from support.tiny import VOCABULARY, tiny_model, token_sample, token_samples, write_dataset
+from support.tiny import VOCABULARY, commit_model, tiny_model, token_sample, token_samples, write_dataset
 
 # 7 steps of 4 samples over 13: the run ends in its third epoch; dropout is on
 SETTINGS: dict[str, Any] = {
@@ -261,6 +262,20 @@ def test_a_lost_adapter_of_a_finished_run_is_made_from_the_last_checkpoint(
 
     check_equal(killer.run, undisturbed, again)
     assert again.result["resumed_from"] == "step-00000007 (local)"
+
+
+def test_of_a_finished_run_the_base_model_is_not_read(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """It would not be loaded; but where the last checkpoint turns out to be damaged, it is read before it is."""
+    base, run = commit_model(base_dir, tmp_path / "base"), tmp_path / "run"
+    done = run_here(tokens_dir, base, run)
+    flip_bit(base / "model.safetensors", 1000)
+
+    again = run_here(tokens_dir, base, run)
+
+    assert (done.steps, again.steps, again.tokens_per_s) == (7, 7, 0)
+    flip_bit(run / "checkpoints" / "step-00000007" / "adapter_model.safetensors", 1000)
+    with pytest.raises(datakit.IntegrityError, match=r"base model: .*model\.safetensors"):
+        run_here(tokens_dir, base, run)
 
 
 def run_here(tokens_dir: Path, base_dir: Path, run: Path, events: list[Event] | None = None, **options: Any) -> Any:
