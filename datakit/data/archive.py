@@ -11,7 +11,7 @@ Sources: POSIX.1-2017, `pax` (ustar and pax interchange formats); "Basic Tar For
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from datakit.data.digest import Buffer
@@ -22,6 +22,8 @@ Kind: TypeAlias = Literal["file", "folder", "hard link", "symbolic link", "devic
 
 Read: TypeAlias = Callable[[int, int], Buffer]
 """Gives the bytes at an offset: `read(offset, size)`, fewer only at the end."""
+
+Errors: TypeAlias = Literal["strict", "surrogateescape"]
 
 _KINDS: dict[bytes, Kind] = {
     b"1": "hard link",
@@ -40,6 +42,9 @@ _MOST_HEADER_BYTES = 2**20
 
 _MOST_DIGITS = len(str(_MOST_HEADER_BYTES))
 """Decimal digits before an attribute: more would say a length that no attribute has."""
+
+_MORE_MAP, _MORE_MAP_GOES_ON = 482, 504
+"""Where a header of GNU's sparse files, and a block that goes on with its map, say that a block of the map follows."""
 
 _ZEROS_AT_ONCE = 64 * 2**10
 
@@ -65,12 +70,13 @@ class Entry:
     target: str = ""
 
 
-def entries(read: Read, size_bytes: int) -> Iterator[Entry]:
+def entries(read: Read, size_bytes: int, *, errors: Errors = "strict") -> Iterator[Entry]:
     """The members of a tar, in order.
 
     Args:
         read: Gives bytes of it.
         size_bytes: Its size.
+        errors: Whether bytes of a name that are no UTF-8 are damage, or become surrogates, as in names of files.
 
     Raises:
         IntegrityError: It is not a whole tar; the message and the subject name the byte.
@@ -92,12 +98,14 @@ def entries(read: Read, size_bytes: int) -> Iterator[Entry]:
         if kind in (b"x", b"g", b"L", b"K", b"X"):
             data = _extension(read, at, size, size_bytes)
             if kind in b"gxX":
-                (common if kind == b"g" else long).update(_attributes(data, at))
+                (common if kind == b"g" else long).update(_attributes(data, at, errors))
             else:
-                long["path" if kind == b"L" else "linkpath"] = _text(data.partition(b"\0")[0], at)
+                long["path" if kind == b"L" else "linkpath"] = _text(data.partition(b"\0")[0], at, errors)
             at += BLOCK_BYTES + size + -size % BLOCK_BYTES
             continue
-        entry = _entry(block, {**common, **long}, start=start, at=at)
+        entry = _entry(block, {**common, **long}, start=start, at=at, errors=errors)
+        if kind == b"S":  # GNU: a long map of holes goes on in blocks of its own before the content
+            entry = replace(entry, offset=_after_map(read, block, entry.offset))
         stop = entry.offset + entry.size
         if stop > size_bytes:
             raise _damaged(f"it ends at byte {size_bytes}, inside {entry.name}", size_bytes)
@@ -106,11 +114,19 @@ def entries(read: Read, size_bytes: int) -> Iterator[Entry]:
         long = {}
 
 
-def _entry(block: bytes, attributes: dict[str, str], *, start: int, at: int) -> Entry:
+def _after_map(read: Read, block: bytes, at: int) -> int:
+    more = block[_MORE_MAP : _MORE_MAP + 1]
+    while more not in (b"", b"\0"):
+        more = bytes(read(at + _MORE_MAP_GOES_ON, 1))
+        at += BLOCK_BYTES
+    return at
+
+
+def _entry(block: bytes, attributes: dict[str, str], *, start: int, at: int, errors: Errors) -> Entry:
     name, prefix = block[:100].partition(b"\0")[0], block[345:500].partition(b"\0")[0]
     if prefix and block[257:263] == b"ustar\0":  # GNU tar keeps other things there, and says so
         name = prefix + b"/" + name
-    path = attributes.get("path") or _text(name, at)
+    path = attributes.get("path") or _text(name, at, errors)
     flag = block[156:157]
     kind = _KINDS.get(flag, "file")
     if kind == "file" and (path.endswith("/") and flag in (b"\0", b"0")):
@@ -119,7 +135,7 @@ def _entry(block: bytes, attributes: dict[str, str], *, start: int, at: int) -> 
         kind = "sparse file"
     said = attributes.get("size")
     size = 0 if flag in _WITHOUT_CONTENT else int(said) if said is not None else _number(block[124:136], at)
-    target = attributes.get("linkpath") or _text(block[157:257].partition(b"\0")[0], at)
+    target = attributes.get("linkpath") or _text(block[157:257].partition(b"\0")[0], at, errors)
     return Entry(path, kind, start, at + BLOCK_BYTES, size, target if kind.endswith("link") else "")
 
 
@@ -151,7 +167,7 @@ def _extension(read: Read, at: int, size: int, size_bytes: int) -> bytes:
     return data
 
 
-def _attributes(data: bytes, at: int) -> dict[str, str]:
+def _attributes(data: bytes, at: int, errors: Errors) -> dict[str, str]:
     """The records of a PAX header: `<length> <key>=<value>` and a newline each."""
     found: dict[str, str] = {}
     start, stop = 0, len(data.rstrip(b"\0"))
@@ -162,9 +178,9 @@ def _attributes(data: bytes, at: int) -> dict[str, str]:
         key, equals, value = data[space + 1 : max(end - 1, 0)].partition(b"=")
         if space < 0 or end <= space or data[end - 1 : end] != b"\n" or not equals:
             raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} cannot be read", at + BLOCK_BYTES)
-        name = _text(key, at)
+        name = _text(key, at, errors)
         if name in ("path", "linkpath", "size") or name.startswith("GNU.sparse."):
-            found[name] = _text(value, at)
+            found[name] = _text(value, at, errors)
         start = end
     if not found.get("size", "0").isdigit():
         raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} give no size", at + BLOCK_BYTES)
@@ -187,9 +203,9 @@ def _octal(field: bytes) -> int | None:
     return int(text, 8) if not text.strip(b"01234567") else None
 
 
-def _text(data: bytes, at: int) -> str:
+def _text(data: bytes, at: int, errors: Errors) -> str:
     try:
-        return data.decode()
+        return data.decode(errors=errors)
     except UnicodeDecodeError:
         raise IntegrityError(
             f"the name {data!r:.200} at byte {at} is not UTF-8",

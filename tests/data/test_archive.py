@@ -158,6 +158,41 @@ def test_links_devices_and_sparse_files_are_told_apart(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize("holes", [3, 30, 200])
+@pytest.mark.parametrize("kind", ["gnu", "posix"])
+def test_a_sparse_file_of_many_holes_does_not_hide_what_follows(tmp_path: Path, holes: int, kind: str) -> None:
+    """GNU's map of holes goes on in blocks of its own; oracle: GNU tar."""
+    with (tmp_path / "a.bin").open("wb") as file:
+        for number in range(holes):
+            file.seek(number * 2**17)
+            file.write(b"x" * 4096)
+        file.truncate(holes * 2**17)
+    (tmp_path / "b.txt").write_bytes(b"behind")
+    command = ["tar", f"--format={kind}", "--sparse", "-C", str(tmp_path), "-cf", str(tmp_path / "t.tar")]
+    subprocess.run([*command, "a.bin", "b.txt"], check=True)
+
+    data = (tmp_path / "t.tar").read_bytes()
+    sparse, plain = read_all(data)
+
+    assert (sparse.kind, plain.name, plain.kind) == ("sparse file", "b.txt", "file")
+    assert data[plain.offset : plain.offset + plain.size] == b"behind"
+
+
+def test_bytes_that_are_no_utf8_become_surrogates_where_that_is_wanted() -> None:
+    """As in names of files; else they are damage."""
+    name = b"caf\xe9.txt"
+    data = tarfile.TarInfo(name.decode("utf-8", "surrogateescape")).tobuf(tarfile.USTAR_FORMAT) + bytes(1024)
+
+    def read(offset: int, count: int) -> Buffer:
+        return data[offset : offset + count]
+
+    (entry,) = entries(read, len(data), errors="surrogateescape")
+
+    assert entry.name.encode("utf-8", "surrogateescape") == name
+    with pytest.raises(IntegrityError, match="is not UTF-8"):
+        list(entries(read, len(data)))
+
+
 @pytest.mark.parametrize("kind", ["gnu", "pax"])
 def test_a_size_beyond_octal_digits_is_read(kind: str) -> None:
     """Ten GiB, in base 256 or in an attribute; only headers are asked for."""
