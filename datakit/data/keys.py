@@ -21,7 +21,7 @@ NAME_BYTES = 100
 PREFIX_BYTES = 155
 """Widths of USTAR's two name fields, in bytes of UTF-8."""
 
-SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
+_SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
 """Names that Energon, and webdataset at the top, keep for themselves."""
 
 
@@ -66,6 +66,22 @@ def split_name(path: str) -> tuple[str, str]:
     slash = path.rfind("/") + 1
     dot = path.find(".", slash)
     return (path, "") if dot < 0 else (path[:dot], path[dot + 1 :])
+
+
+def part_of(name: str) -> tuple[str, str] | None:
+    """The key and the part that readers take a member for; None where they skip it."""
+    key, part = split_name(name)
+    return (key, part.lower()) if part and skipped_as(name) is None else None
+
+
+def skipped_as(name: str) -> str | None:
+    """As what readers skip a member of this name; None where they do not."""
+    if _SET_ASIDE.match(name):
+        return "names of the form __x__"
+    key, part = split_name(name)
+    if not key or key.endswith("/"):
+        return "hidden files"
+    return "names without a dot" if not part and not name.endswith(".") else None
 
 
 def check_key(key: str) -> None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from datakit.data.archive import Entry, entries
 from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
-from datakit.data.keys import SET_ASIDE, key_hash, split_name
+from datakit.data.keys import key_hash, part_of, skipped_as
 from datakit.data.shard import Part, Row, SampleDigest
 from datakit.errors import IntegrityError
 from datakit.pack.writing import Totals
@@ -171,22 +171,6 @@ class _Window:
 def prefix_of(name: str, *, keys: object) -> str:
     """What stands before the keys of a tar, by the rule for keys that a manifest records."""
     return f"{name.removesuffix(TAR)}/" if keys == "tar" else ""
-
-
-def part_of(name: str) -> tuple[str, str] | None:
-    """The key and the part that readers take a member for; None where they skip it."""
-    key, part = split_name(name)
-    return (key, part.lower()) if part and skipped_as(name) is None else None
-
-
-def skipped_as(name: str) -> str | None:
-    """As what readers skip a member of this name; None where they do not."""
-    if SET_ASIDE.match(name):
-        return "names of the form __x__"
-    key, part = split_name(name)
-    if not key or key.endswith("/"):
-        return "hidden files"
-    return "names without a dot" if not part and not name.endswith(".") else None
 
 
 class _Reading:

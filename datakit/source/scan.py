@@ -98,7 +98,7 @@ def scan(
     hidden: list[str] = []
     if is_remote(src):
         store, prefix = open_source(src, stores)
-        files = _list_remote(store, prefix, hidden)
+        files = _list_remote(store, prefix, hidden, troubles)
         if not files and prefix:
             files, single = [_head(store, prefix, src), *_index_beside(store, prefix)], True
         requests = store.requests.total
@@ -159,13 +159,16 @@ def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> t
     return PatientStore(location.store, pace=Pace(retries=RETRIES)), location.prefix
 
 
-def _list_remote(store: PatientStore, prefix: str, hidden: list[str]) -> list[SourceFile]:
+def _list_remote(store: PatientStore, prefix: str, hidden: list[str], troubles: list[Trouble]) -> list[SourceFile]:
     files = []
     for info in store.list(prefix):
         name = _below(info.key, prefix)
         if name is None:
             continue
-        if any(step.startswith(".") for step in name.split("/")):
+        steps = name.split("/")
+        if not {".", ".."}.isdisjoint(steps):  # a step, on the disk that it would be laid down on
+            troubles.append(Trouble(shown(name), "has a folder `.` or `..` in its name", hint="Rename that object"))
+        elif any(step.startswith(".") for step in steps):
             hidden.append(name)
         else:
             files.append(SourceFile(name, info.bytes, info.etag))

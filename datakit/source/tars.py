@@ -2,17 +2,14 @@
 
 A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too. The index
 must be of this tar: no part of a sample stands behind the last that it names, and a manifest that names the tar gives
-its size. Else that is said, and the tar read like any other: header by header with Python's `tarfile`, so PAX and GNU
-long names are understood, its names cut by the same rule as those of files. `tarfile` takes a damaged header for the
-end of the file, and so do the readers built on it; here the end must be one: zero blocks, and nothing but zeros behind
-them. Folders and hidden names are left out; links, devices and sparse members are offenders, as is everything that a
-folder of files could not hold.
+its size. Else that is said, and the tar read like any other, header by header (see `data/archive`), its names cut by
+the same rule as those of files. Folders and hidden names are left out; links, devices, sparse members and names that
+lead up are offenders, as is everything that a folder of files could not hold.
 """
 
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -21,11 +18,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from datakit.data.archive import entries
+from datakit.data.archive import Read, entries
 from datakit.data.index import Index, index_name
-from datakit.data.keys import SET_ASIDE, split_name
+from datakit.data.keys import part_of
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.data.shard import Row, header
+from datakit.data.shard import BLOCK_BYTES, Row, header
 from datakit.errors import DatakitError, InputError, IntegrityError, UsageError
 from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
@@ -39,13 +36,10 @@ from datakit.source.troubles import Trouble, shown
 from datakit.storage import disk
 from datakit.storage.commit import parse_manifest
 
-_BLOCK = 512
-_READ_BYTES = 2**20
-
 
 @dataclass(frozen=True, slots=True)
 class TarTask:
-    """A task.
+    """A task: a tar, and what is said of it.
 
     Attributes:
         file: A plain tar on a local disk.
@@ -70,7 +64,7 @@ def list_tar(task: TarTask) -> Piece:
         IntegrityError, UsageError: The index beside it is damaged, or of a newer datakit.
     """
     with disk.at_door(task.file.path), reading(task.file.path, version=task.file.version):
-        holder = Holder.at(*task.file[:2])._replace(source_ns=task.source.changed_ns or 0)
+        holder = Holder.at(task.file.name, task.file.path)._replace(source_ns=task.source.changed_ns or 0)
         if not os.path.exists(task.index):
             return _foreign(holder, task.source, task.naming)
         index = _index_at(task.index)
@@ -127,29 +121,28 @@ def _difference(index: Index, holder: Holder, said_bytes: int | None) -> str | N
     if said_bytes is not None and said_bytes != holder.size:
         return f"the manifest gives it {said_bytes} bytes, and it has {holder.size}"
     end = max((int((index.offsets(part) + index.sizes(part)).max(initial=0)) for part in index.parts), default=0)
-    if (end := end + -end % _BLOCK) > holder.size:
+    if (end := end + -end % BLOCK_BYTES) > holder.size:
         return f"it ends at byte {holder.size}, before what the index names"
     with reading(holder.path) as file:
-
-        def read(offset: int, size: int) -> bytes:
-            file.seek(end + offset)
-            return file.read(size)
-
-        if end and read(0, _BLOCK) == b"\n".ljust(_BLOCK, b"\0"):
-            end += _BLOCK  # the last line feed of a bundle, which is no part of its last line
+        if end and _read(file, end)(0, BLOCK_BYTES) == b"\n".ljust(BLOCK_BYTES, b"\0"):
+            end += BLOCK_BYTES  # the last line feed of a bundle, which is no part of its last line
         try:
-            for entry in entries(read, holder.size - end):
-                if entry.kind not in ("folder", "device") and _is_part(entry.name):
+            for entry in entries(_read(file, end), holder.size - end):
+                if entry.kind not in ("folder", "device") and part_of(entry.name) is not None:
                     return f"{shown(entry.name)} stands behind what the index names"
         except IntegrityError as error:
             return f"behind what the index names, at byte {end}, {error.message}"
     return None
 
 
-def _is_part(name: str) -> bool:
-    """Whether readers of tars take a member for a part of a sample."""
-    key, part = split_name(name)
-    return bool(key and part) and not key.endswith("/") and not SET_ASIDE.match(name)
+def _read(file: BinaryIO, start: int = 0) -> Read:
+    """What gives a tar's bytes from one of them on."""
+
+    def read(offset: int, size: int) -> bytes:
+        file.seek(start + offset)
+        return file.read(size)
+
+    return read
 
 
 def _indexed(holder: Holder, index: Index) -> Piece:
@@ -230,38 +223,21 @@ def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
 
 def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[FoundFile]:
     """The files in a tar, each with its offset for a stamp; what is no file is told, and what is hidden."""
-    try:
-        with reading(holder.path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=2) as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if member.isdir():
+    with reading(holder.path) as file:
+        try:
+            for entry in entries(_read(file), holder.size, errors="surrogateescape"):
+                steps = [step for step in entry.name.split("/") if step != "."]
+                name, hint = "/".join(steps), "Take it out of the tar"
+                if entry.kind == "folder":
                     continue
-                if any(step.startswith(".") for step in name.split("/")):
+                if ".." in steps:
+                    told.append(Trouble(shown(name), "leads up, by a step `..`", hint=hint))
+                elif any(step.startswith(".") for step in steps):
                     hidden.append(f"{holder.name}/{shown(name)}")
-                    continue
-                if not member.isreg() or member.issparse():
-                    told.append(
-                        Trouble(shown(name), "is no plain file in its tar", hint="Take it out of the tar", file=name)
-                    )
-                    continue
-                if member.offset_data + member.size > holder.size:
-                    raise _damaged(holder, f"it ends inside {shown(name)}")
-                yield FoundFile(name, member.size, member.offset_data)
-            _check_end(holder, file, tar.offset)
-    except (tarfile.TarError, EOFError) as error:
-        raise _damaged(holder, str(error)) from None
-
-
-def _check_end(holder: Holder, file: BinaryIO, at: int) -> None:
-    """See that a tar ends where `tarfile` stopped: a damaged header looks like the end to it."""
-    file.seek(at)
-    if len(block := file.read(_BLOCK)) < _BLOCK or any(block):
-        said = "has no end" if len(block) < _BLOCK else "has a damaged header"
-        raise _damaged(holder, f"it {said} at byte {at}")
-    while data := file.read(_READ_BYTES):
-        if data.count(0) < len(data):
-            raise _damaged(holder, f"zeros end it at byte {at}, and something stands behind them")
-
-
-def _damaged(holder: Holder, said: str) -> InputError:
-    return InputError(f"{holder.name} is not a whole tar: {said}", hint="Fetch it again", subject=holder.name)
+                elif entry.kind != "file":
+                    told.append(Trouble(shown(name), f"is a {entry.kind}, not a file", hint=hint, file=name))
+                else:
+                    yield FoundFile(name, entry.size, entry.offset)
+        except IntegrityError as error:
+            said = f"{holder.name} is not a whole tar: {shown(error.message)}"
+            raise InputError(said, hint="Fetch it again", subject=holder.name) from None

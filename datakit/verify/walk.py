@@ -5,7 +5,7 @@ looked up in the index: name, place, size, crc32c. Sample digests are compared w
 samples of up to 16 MiB, as long as no more than 64 MiB of unfinished ones are, and none with a part that is a hard
 link.
 
-What it does not do: shards of ours (`tally`). What readers take for a part is `foreign`'s to say.
+What it does not do: shards of ours (`tally`). What readers take for a part is `data/keys`' to say.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from datakit.data.archive import Entry, entries
 from datakit.data.digest import crc32c
 from datakit.data.index import Index
+from datakit.data.keys import part_of
 from datakit.data.shard import Part, Row, sample_digest
 from datakit.errors import IntegrityError
-from datakit.pack.foreign import part_of
 from datakit.verify.damage import Finding
 from datakit.verify.tape import Tape
 

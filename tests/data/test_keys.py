@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit import InputError, UsageError
-from datakit.data.keys import check_key, check_part, key_hash, split_name, split_of, ustar_name
+from datakit.data.keys import (
+    check_key,
+    check_part,
+    key_hash,
+    part_of,
+    skipped_as,
+    split_name,
+    split_of,
+    ustar_name,
+)
 from support.samples import KEYS, PARTS
 
 
@@ -33,6 +42,23 @@ def test_a_name_splits_as_webdataset_splits_it(key: str, part: str) -> None:
 
     assert split_name(name) == (key, part)
     assert webdataset.tariterators.base_plus_ext(name) == (key, part)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "skipped"),
+    [
+        ("d/cat.SEG.png", ("d/cat", "seg.png"), None),
+        ("__meta__/a.txt", None, "names of the form __x__"),
+        ("d/.hidden", None, "hidden files"),
+        ("README", None, "names without a dot"),
+        ("a.", None, None),
+    ],
+)
+def test_a_member_is_a_part_or_skipped_as_readers_do(
+    name: str, part: tuple[str, str] | None, skipped: str | None
+) -> None:
+    """With its reason; a name that ends in a dot is neither."""
+    assert (part_of(name), skipped_as(name)) == (part, skipped)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,21 @@ def pairs(memory: MemoryStore, tmp_path: Path) -> Iterator[tuple[MemoryStore, Fe
         yield memory, local, list_records(sources, local)
 
 
+def test_a_name_with_a_step_is_told_as_what_it_is(memory: MemoryStore) -> None:
+    """A store may hold it, a disk cannot; it is not called hidden, and nothing is laid down outside."""
+    for name in ("a.txt", "x/../b.txt", "./c.txt", ".d.txt"):
+        memory.write(f"raw/{name}", b"x")
+
+    sources = scan("memory://bucket/raw")
+
+    assert [file.name for file in sources.files] == ["a.txt"]
+    assert [str(trouble) for trouble in sources.troubles] == [
+        "./c.txt: has a folder `.` or `..` in its name",
+        "x/../b.txt: has a folder `.` or `..` in its name",
+    ]
+    assert sources.hidden == (".d.txt",)
+
+
 def test_nothing_is_fetched_before_its_turn(pairs: tuple[MemoryStore, Fetched, Records], tmp_path: Path) -> None:
     """A plan needs the listing alone; a batch costs one request an object."""
     memory, local, records = pairs
@@ -105,20 +120,22 @@ def test_an_object_that_was_replaced_is_refused(pairs: tuple[MemoryStore, Fetche
 def test_many_objects_are_asked_for_at_once(
     pairs: tuple[MemoryStore, Fetched, Records], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every request waits until all of them are there: with fewer at once this would never end."""
+    """Every request waits until all of them are there: with fewer at once the barrier would break."""
     memory, local, records = pairs
     together = threading.Barrier(40, timeout=60)
-    real = memory.stream
+    real = memory.fetch
 
-    def stream(key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
+    def fetch(key: str) -> Blob:
         together.wait()
-        return real(key, start=start, stop=stop, etag=etag)
+        return real(key)
 
-    monkeypatch.setattr(memory, "stream", stream)
+    monkeypatch.setattr(memory, "fetch", fetch)
 
-    local.bring(records.take(np.arange(20)))
+    batch = local.bring(records.take(np.arange(20)))
 
-    assert fetching.CONCURRENCY >= 40
+    assert len(list(batch.samples())) == 20
+    assert together.n_waiting == 0
+    assert not together.broken
 
 
 def test_a_large_object_comes_in_ranges(memory: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from webdataset import ShardWriter  # type: ignore[import-untyped]  # has no stu
 from datakit import InputError, IntegrityError
 from datakit.data.index import Index, index_name
 from datakit.data.shard import Part, Row, Sample, sample_digest
-from datakit.events import Caution, Event
+from datakit.events import Caution, Event, Note
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import reindex
@@ -85,6 +85,54 @@ def test_tars_of_others_are_samples(tmp_path: Path, form: int) -> None:
     }  # fmt: skip
 
 
+def test_steps_that_lead_nowhere_are_no_part_of_a_name(tmp_path: Path) -> None:
+    """`./` as often as it stands there, as `find . | tar -T -` and others write it: nothing of it is hidden."""
+    tar(tmp_path / "x.tar", {"././a.jpg": b"1", "./a.cls": b"2", "x/./b.jpg": b"3", "./.c.jpg": b"4", "..d.jpg": b"5"})
+    told: list[Event] = []
+
+    pack(tmp_path / "x.tar", tmp_path / "ds", on_event=told.append)
+
+    assert by_key(tmp_path / "ds") == {"a": {"jpg": b"1", "cls": b"2"}, "x/b": {"jpg": b"3"}}
+    assert Note("2 hidden names are left out, the first is x.tar/..d.jpg") in told
+
+
+def test_a_name_that_leads_up_is_an_offender(tmp_path: Path) -> None:
+    """Which file it was meant to be is not guessed, and it is not called hidden."""
+    tar(tmp_path / "x.tar", {"a.cls": b"1", "x/../a.jpg": b"2", "../b.jpg": b"3"})
+
+    with pytest.raises(
+        InputError, match=r"2 records \(x\.tar/x/\.\./a\.jpg: leads up, by a step `\.\.`, x\.tar/\.\./b"
+    ):
+        pack(tmp_path / "x.tar", tmp_path / "ds")
+
+
+def test_a_link_without_an_extension_spoils_no_record(tmp_path: Path) -> None:
+    """It is called like a record and is no part of it; one that is called like a part takes its record with it."""
+    path = tar(tmp_path / "x.tar", {"cat.jpg": b"1", "dog.jpg": b"2"})
+    with tarfile.open(path, "a") as out:
+        for name in ("cat", "dog.json"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, "elsewhere"
+            out.addfile(link)
+
+    pack(path, tmp_path / "ds", settings=PackSettings(on_error="skip"))
+
+    assert by_key(tmp_path / "ds") == {"cat": {"jpg": b"1"}}
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
+def test_a_name_that_is_no_utf8_can_be_escaped(tmp_path: Path, form: int) -> None:
+    """It spoils its record, not its tar."""
+    name = b"caf\xe9.txt".decode("utf-8", "surrogateescape")
+    tar(tmp_path / "x.tar", {name: b"1", "a.txt": b"2"}, form=form)
+
+    with pytest.raises(InputError, match=r"x\.tar/caf\\udce9\.txt: .* not valid Unicode"):
+        pack(tmp_path / "x.tar", tmp_path / "ds")
+    pack(tmp_path / "x.tar", tmp_path / "ds", settings=PackSettings(escape="percent"))
+
+    assert by_key(tmp_path / "ds") == {"a": {"txt": b"2"}, "caf%E9": {"txt": b"1"}}
+
+
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 def test_long_names_are_understood(tmp_path: Path, form: int) -> None:
     """A folder of 120 bytes stands in PAX or GNU's own way in such tars, in USTAR's two fields in ours."""
@@ -152,7 +200,7 @@ def test_offenders_are_told_with_their_tar(tmp_path: Path) -> None:
 
     for said in (
         "x.tar/e.txt: is empty",
-        "x.tar/l.txt: is no plain file in its tar",
+        "x.tar/l.txt: is a symbolic link, not a file",
         "y.tar:1: its key a is that of x.tar:1",
     ):
         assert said in caught.value.message
