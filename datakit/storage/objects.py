@@ -133,8 +133,9 @@ class LocalStore:
         """
         found = []
         top = self._path(prefix) if prefix else self.root
-        if top.exists() and not (top.is_dir() or top.is_file()):
-            raise no_file(top)
+        with disk.at_door(top):
+            if top.exists() and not (top.is_dir() or top.is_file()):
+                raise no_file(top)
         folders = [top]
         while folders:
             folder = folders.pop()
@@ -185,8 +186,9 @@ class LocalStore:
     def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
         """Put a file in one step."""
         path = self._path(key)
-        if create and path.exists():
-            raise already_there(f"{self.url}/{key}")
+        with disk.at_door(path):
+            if create and path.exists():
+                raise already_there(f"{self.url}/{key}")
         if replaces is not None and self.head(key).etag != replaces:
             raise changed(f"{self.url}/{key}")
         disk.make_dirs(path.parent)

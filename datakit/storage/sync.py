@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -167,7 +168,7 @@ def _with_all_members(plan: SyncPlan) -> Iterator[None]:
             raise
         raise IntegrityError(
             f"{error.subject} is missing, and the manifest there names it",
-            hint=f"Publish it again from a whole copy: datakit sync --repair COPY {plan.source}",
+            hint=f"Publish it again from a whole copy: datakit sync --repair COPY {shlex.quote(plan.source)}",
             subject=error.subject,
         ) from error
 

@@ -554,6 +554,9 @@ CLOSED = {
     "sync from": "datakit.sync(place, root / 'out')",
     "sync to": "datakit.sync(root / 'open', place)",
     "file to": "datakit.sync(root / 'open' / 'a', place)",
+    "list": "datakit.storage.objects.LocalStore(place).list('')",
+    "folders": "datakit.storage.objects.LocalStore(place).folders('')",
+    "write": "datakit.storage.objects.LocalStore(place).write('a', b'', create=True)",
     "free_bytes": "datakit.storage.disk.free_bytes(place)",
     "sweep": "datakit.storage.disk.sweep(place)",
     "exclusive": "datakit.storage.disk.exclusive(place / 'lock', purpose='p').__enter__()",
@@ -567,7 +570,7 @@ def said_of_closed() -> dict[str, str]:
     code = """
 import json, os, sys
 from pathlib import Path
-import datakit, datakit.storage.commit, datakit.storage.disk, datakit.storage.view
+import datakit, datakit.storage.commit, datakit.storage.disk, datakit.storage.objects, datakit.storage.view
 _ = datakit.open_dataset, datakit.sync  # imported while everything may be read
 if os.getuid() == 0:
     os.seteuid(65534)
