@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from datakit.data.digest import FileEntry, crc32c
+from datakit.data.digest import FileEntry, crc32c, damaged
 from datakit.errors import IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
 from datakit.storage.answers import already_there
@@ -40,7 +40,7 @@ class Put:
         key: Where it goes.
         bytes: Its size.
         entry: What its bytes must be, or None where no manifest says it.
-        md5: Their md5, where no manifest speaks of them; compared before the object appears.
+        md5: Their md5, where the object is addressed by it; compared before the object appears.
         create: Whether an object that is there already, with other bytes, is an error. S3 decides that within one PUT;
             for an upload in parts a look before it has to do.
     """
@@ -145,7 +145,8 @@ class _Source:
         put = self._put
         self.md5s, self.crcs = [], []
         seen, grown = 0, False
-        whole = hashlib.md5(usedforsecurity=False) if put.md5 is not None and put.entry is None else None
+        several = put.md5 is not None and put.bytes > self._part_bytes
+        whole = hashlib.md5(usedforsecurity=False) if several else None
         with disk.at_door(put.path), open(put.path, "rb", buffering=0) as file:
             inspector = Inspector(Fetch(put.key, put.path, put.bytes, entry=put.entry), 0, where=str(put.path))
             while data := _read_full(file, self._part_bytes):
@@ -162,9 +163,17 @@ class _Source:
             if grown or seen != put.bytes:
                 message = f"{put.path} changed while it was uploaded: it had {put.bytes} bytes"
                 raise IntegrityError(message, hint="Run it again when nobody writes to it", subject=str(put.path))
-            if whole is not None and whole.hexdigest() != put.md5:
-                message = f"{put.path} has changed: its md5 was {put.md5}, now {whole.hexdigest()}"
-                raise IntegrityError(message, hint="Run the same command again", subject=str(put.path))
+            found = whole.hexdigest() if whole is not None else self.md5s[0].hex() if self.md5s else _EMPTY_MD5
+            if put.md5 not in (None, found):
+                raise other_md5(put.path, found, put.md5, is_member=put.entry is not None)
+
+
+def other_md5(path: Path, found: str, expected: str | None, *, is_member: bool) -> IntegrityError:
+    """The error of a file whose md5 is not what its manifest says, which says the rest rightly, or what it was."""
+    if is_member:
+        return damaged(f"{path} has the md5 {found}, its manifest says {expected}", str(path))
+    message = f"{path} has changed: its md5 was {expected}, now {found}"
+    return IntegrityError(message, hint="Run the same command again", subject=str(path))
 
 
 def _read_full(file: object, size_bytes: int) -> bytes:

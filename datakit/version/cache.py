@@ -1,8 +1,8 @@
-"""cache: files of a workspace as objects of DVC's local cache, by hard links: no byte is copied and none is hashed.
+"""cache: files of a workspace as objects of DVC's local cache, by hard links: no byte is copied.
 
 A cached object shares its inode with the file in the workspace, as with DVC's own `cache.type hardlink`, and like there
 both become read-only, for whoever wrote into one would change the other. datakit replaces files and never writes into
-one that stands. Nothing is linked whose bytes were not verified.
+one that stands. Nothing is linked whose bytes do not have the md5 that it is called by.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from datakit.errors import IntegrityError
 from datakit.storage.commit import verify_file
-from datakit.storage.disk import at_door, hash_file, make_dirs, write_atomic
+from datakit.storage.disk import at_door, make_dirs, write_atomic
 from datakit.storage.links import link
+from datakit.storage.upload import other_md5
 from datakit.version.dvc import DIR_SUFFIX, Tree, object_key
 from datakit.version.local import Found, find, md5_of
 
@@ -109,14 +109,12 @@ def link_into_cache(snapshot: Snapshot, cache: Path, *, verified: Iterable[str] 
 
 
 def _verify(found: Found, md5: str) -> None:
-    if found.entry is not None:
-        verify_file(found.path, found.entry)
-    elif (now := hash_file(found.path).md5) != md5:
-        raise IntegrityError(
-            f"{found.path} has changed: its md5 was {md5}, now {now}",
-            hint="Run the same command again",
-            subject=str(found.path),
-        )
+    with at_door(found.path), open(found.path, "rb") as file:
+        now = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if now != md5:
+        if found.entry is not None:
+            verify_file(found.path, found.entry)  # which part it is, where a member is not what it should be
+        raise other_md5(found.path, now, md5, is_member=found.entry is not None)
 
 
 def _link(path: Path, target: Path) -> bool:

@@ -1,7 +1,7 @@
 """publish: what lies here, into the remote of a DVC project, recorded so that DVC takes it for its own: `sync --to`.
 
 What `dvc add` or `dvc commit`, and then `dvc push`, would do, without hashing what a manifest knows and without a
-second copy: the local cache gets hard links. Objects first, each compared with its manifest or md5 while it is sent and
+second copy: the local cache gets hard links. Objects first, each compared with manifest and md5 while it is sent and
 verified there, the `.dir` object after them, the `.dvc` file or dvc.lock last: whoever follows the record finds
 everything. An object that is there already in its size is not put again; each is looked at, for a `.dir` object does
 not vouch for what it names (an interrupted `dvc gc` leaves it).

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from datakit.data.manifest import Kind, Manifest
-from datakit.storage.commit import commit
+from datakit.storage.commit import commit, read_manifest
 
 
 def make_commit(final: Path, members: dict[str, bytes], *, kind: Kind = "dataset", name: str | None = None) -> Manifest:
@@ -41,3 +42,11 @@ def files_below(directory: Path) -> dict[str, bytes]:
     return {
         path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
     }
+
+
+def spoil_md5(root: Path, name: str) -> str:
+    """Have a commit's manifest say another md5 of a member, and all else as it is; gives that md5."""
+    manifest = read_manifest(root)
+    members = tuple(replace(each, md5="0" * 32) if each.name == name else each for each in manifest.members)
+    (root / "manifest.json").write_bytes(replace(manifest, members=members).to_bytes())
+    return "0" * 32

@@ -12,7 +12,7 @@ from datakit.data.digest import entry_of
 from datakit.version.cache import Snapshot, link_into_cache
 from datakit.version.dvc import Tree, object_key
 from datakit.version.local import record_of
-from support.commits import flip_bit, make_commit, noise
+from support.commits import flip_bit, make_commit, noise, spoil_md5
 from support.dvcproject import make_project
 
 
@@ -66,6 +66,16 @@ def test_dvc_checks_out_from_the_links(dataset: Path, tmp_path: Path) -> None:
 
     assert "up to date" in before
     assert Snapshot.of(project.root / "ds").tree == Snapshot.of(dataset).tree
+
+
+def test_a_member_whose_md5_its_manifest_does_not_know_is_not_linked(dataset: Path, tmp_path: Path) -> None:
+    """The rest of its entry fits: under this md5 DVC would believe other bytes."""
+    spoil_md5(dataset, "a.tar")
+
+    with pytest.raises(IntegrityError, match=f"a.tar has the md5 {entry_of('', noise(300)).md5}, its manifest says"):
+        link_into_cache(Snapshot.of(dataset), tmp_path / "cache")
+
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("name", ["a.tar", "note"])

@@ -17,7 +17,7 @@ from datakit.storage.sync import run_sync
 from datakit.version.bring import parse_pointer, plan_bring
 from datakit.version.dvc import Lock, Tree, object_key
 from datakit.version.publish import Published, plan_publish, run_publish
-from support.commits import files_below, flip_bit, make_commit, noise
+from support.commits import files_below, flip_bit, make_commit, noise, spoil_md5
 from support.dvcproject import DvcProject, bare_project, make_project
 from support.packing import raw_lines, small_pack, write_lines
 from support.s3server import S3Server
@@ -406,3 +406,19 @@ def test_a_record_that_somebody_else_wrote_meanwhile_is_not_overwritten(tmp_path
     assert (root / "dvc.lock").read_text() == theirs
     assert "4" * 32 in (root / "ds.dvc").read_text()
     assert publish(root / "ds", f"{root}/{pointer}").moved_files == 0
+
+
+@pytest.mark.parametrize("size_bytes", [0, 300, 40 * 2**20])
+def test_nothing_is_put_under_an_md5_that_is_not_its_own(tmp_path: Path, bucket: str, size_bytes: int) -> None:
+    """A manifest that says all but the md5 rightly: neither remote nor record gets it, in one part or several."""
+    root = bare_project(tmp_path / "p", remote=f"{bucket}/store")
+    make_commit(root / "ds", {"a.tar": noise(size_bytes)})
+    wrong = spoil_md5(root / "ds", "a.tar")
+    plan = plan_publish(root / "ds", parse_pointer(f"{root}/ds.dvc"))
+
+    with pytest.raises(IntegrityError, match=f"its manifest says {wrong}"):
+        run_publish(plan)
+
+    with pytest.raises(NotFound):
+        plan.place.store.head(plan.place.key(object_key(wrong)))
+    assert not (root / "ds.dvc").exists()
