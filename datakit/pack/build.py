@@ -84,14 +84,14 @@ def pack(
         Refused: The destination holds something else, another dataset, or tars that others wrote, or another process
             writes there.
         NoSpace: The disk is full; nothing is left behind.
-        UsageError: The destination is a URL, or lies inside the source.
+        UsageError: The destination is a URL, or of source and destination one lies inside the other.
 
     Example:
         >>> datakit.pack("raw/chat.jsonl", "data/chat")  # doctest: +SKIP
     """
     settings = settings or PackSettings()
     _check(engine, part)
-    target = _target(src, dest)
+    target = _target(src, dest, settings)
     listed_ns = time.time_ns()
     sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
     memory = Memory.beside(target)
@@ -249,7 +249,7 @@ def _sweep_parts(target: Path) -> None:
             disk.remove(path)
 
 
-def _target(src: str | Path, dest: str | Path) -> Path:
+def _target(src: str | Path, dest: str | Path, settings: PackSettings) -> Path:
     if is_remote(dest):
         raise UsageError(
             f"pack writes to a local directory, not to {dest}",
@@ -257,10 +257,20 @@ def _target(src: str | Path, dest: str | Path) -> Path:
             subject=str(dest),
         )
     target = Path(os.path.abspath(dest))
-    source = os.path.realpath(str(src).removeprefix("file://"))
-    if not is_remote(src) and Path(os.path.realpath(dest)).is_relative_to(source):
+    if is_remote(src):
+        return target
+    source, real = (Path(os.path.realpath(str(path).removeprefix("file://"))) for path in (src, dest))
+    if real.is_relative_to(source):
         raise UsageError(
             f"{dest} lies inside the source {src}", hint="Name a destination outside it", subject=str(dest)
+        )
+    # what a commit does not name it removes: nothing that is read may lie there
+    places = [real / split for split in settings.splits] or [real]
+    if any(source.is_relative_to(place) for place in places if place != Path(place.anchor)):  # the root is told later
+        raise UsageError(
+            f"the source {src} lies inside {dest}, where the dataset goes",
+            hint="Move it out, or name another destination",
+            subject=str(src),
         )
     return target
 

@@ -540,6 +540,27 @@ def write_source(path: Path) -> Path:
     return path
 
 
+def test_a_source_inside_its_destination_is_refused(tmp_path: Path) -> None:
+    """A commit removes what it does not name: a shard packed over its own dataset would take all others with it."""
+    raw = write_lines(tmp_path / "chat.jsonl", raw_lines(30))
+    pack(raw, tmp_path / "ds", settings=PackSettings(shard_size="2KiB"))
+    before = sorted(path.name for path in (tmp_path / "ds").iterdir())
+    shard = next((tmp_path / "ds").glob("*.tar"))
+
+    for source in (shard, f"file://{shard}", tmp_path / "ds" / "x" / "raw.jsonl"):
+        with pytest.raises(UsageError, match=r"lies inside .*/ds, where the dataset goes"):
+            pack(source, tmp_path / "ds")
+    assert sorted(path.name for path in (tmp_path / "ds").iterdir()) == before
+
+    # splits are directories of their own, beside which a source may lie
+    (tmp_path / "all").mkdir()
+    raw.rename(tmp_path / "all" / "chat.jsonl")
+    splits = PackSettings(splits={"train": 2, "test": 1})
+    pack(tmp_path / "all" / "chat.jsonl", tmp_path / "all", settings=splits)
+    with pytest.raises(UsageError, match="where the dataset goes"):
+        pack(tmp_path / "all" / "test", tmp_path / "all", settings=splits)
+
+
 def test_a_destination_inside_the_source_is_seen_through_links(tmp_path: Path) -> None:
     """It would be packed the next time."""
     write_lines(tmp_path / "raw/x.jsonl", raw_lines(3))

@@ -129,8 +129,9 @@ def test_a_directory_of_other_files_is_refused_before_any_work(tmp_path: Path) -
     (tmp_path / "link").symlink_to(tmp_path / "full")
     entered = False
 
-    for name in ("full", "file", "link"):
-        with pytest.raises(Refused), commit(tmp_path / name, kind="dataset", name="ds"):
+    said = {"full": "holds files that no manifest names", "file": "is not a directory", "link": "is a link"}
+    for name, words in said.items():
+        with pytest.raises(Refused, match=words), commit(tmp_path / name, kind="dataset", name="ds"):
             entered = True
 
     assert not entered
