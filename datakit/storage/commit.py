@@ -191,11 +191,9 @@ def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
     """The commit at `final` that one of this kind and name would renew, or None; refuses what else is there."""
     refuse_inside(final)
     with disk.at_door(final):
-        if final.is_symlink():
-            hint = f"Name the directory itself: {final.resolve()}"
-            raise Refused(f"{final} is a link, which no commit is written through", hint=hint, subject=str(final))
-        if final.exists() and not final.is_dir():
-            raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
+        if final.is_symlink() or (final.exists() and not final.is_dir()):
+            said = "is a link" if final.is_symlink() else "is not a directory"
+            raise Refused(f"{final} {said}", hint="Name another place", subject=str(final))
         if not final.exists() or not any(final.iterdir()):
             return None
     try:
