@@ -192,8 +192,8 @@ def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
     refuse_inside(final)
     with disk.at_door(final):
         if final.is_symlink() or (final.exists() and not final.is_dir()):
-            said = "is a link" if final.is_symlink() else "is not a directory"
-            raise Refused(f"{final} {said}", hint="Name another place", subject=str(final))
+            what = "a link" if final.is_symlink() else "not a directory"
+            raise Refused(f"{final} is {what}", hint="Name another place", subject=str(final))
         if not final.exists() or not any(final.iterdir()):
             return None
     try:
@@ -329,8 +329,7 @@ def verify_commit(directory: Path, *, quick: bool = False) -> Manifest:
             if not path.is_file():
                 raise damaged(f"{path} is missing, the manifest names it", entry.name, at=directory)
             if (size := path.stat().st_size) != entry.bytes:
-                message = f"{path} has {size} bytes, the manifest says {entry.bytes}"
-                raise damaged(message, entry.name, at=directory)
+                raise damaged(f"{path} has {size} bytes, the manifest says {entry.bytes}", entry.name, at=directory)
     if not quick:
         with ThreadPoolExecutor(max_workers=min(_MAX_VERIFIERS, cores())) as pool:
             list(pool.map(lambda entry: verify_file(directory / entry.name, entry), manifest.members))
