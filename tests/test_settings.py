@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from datakit import InputError, NotFound, UsageError, settings
 from datakit.cli import frame
-from support.docs import setting_rows
+from support.docs import commands, setting_rows
 
 
 def params(text: str, *, name: str = "params.yaml") -> Path:
@@ -44,6 +44,19 @@ def test_the_highest_place_that_names_a_setting_wins(levels: dict[str, int]) -> 
     winner = next((level for level in names if level in levels), None)
     assert loaded.train.steps == (settings.Recipe().steps if winner is None else levels[winner])
     assert origin_of(loaded, "train.steps") == ("default" if winner is None else names[winner])
+
+
+def test_the_origin_of_a_flag_is_an_option_of_its_command() -> None:
+    """A person can write what is said to have set a value: `--split`, though the setting is `pack.splits`."""
+    given: dict[str, object] = {"pack.shard_size": "1MiB", "pack.splits": {"a": 1}, "train.learning_rate": 1e-3}
+    helps = " ".join(command.help for command in commands()).split()
+
+    origins = settings.load(flags=given, env={}).origins
+
+    assert origins == {
+        "pack.shard_size": "--shard-size", "pack.splits": "--split", "train.learning_rate": "--learning-rate"
+    }  # fmt: skip
+    assert set(origins.values()) <= set(helps)
 
 
 def test_without_a_file_all_is_default() -> None:

@@ -90,7 +90,6 @@ def test_pack_says_who_asked_for_splits(raw: Path) -> None:
         (["raw.jsonl", "ds", "--split", "train"], 2, "--split train is not NAME=WEIGHT"),
         (["raw.jsonl", "ds", "--split", "a=1", "--split", "a=2"], 2, "each name once"),
         (["raw.jsonl", "ds", "--split", "a=-1"], 2, "not NAME=WEIGHT"),
-        (["raw.jsonl", "ds", "--split", "a=0"], 2, "(--split)"),
         (["raw.jsonl", "s3://bucket/ds"], 2, "not to s3://bucket/ds"),
         (["raw.jsonl", "ds", "--workers", "0"], 2, "--workers is 0\nhint: It must be 1 or more"),
         (["bad.jsonl", "ds"], 1, "bad.jsonl:2: not JSON"),

@@ -81,10 +81,11 @@ def test_a_file_of_another_size_is_found_before_training(recorded: Path, base_di
 def test_a_flipped_bit_in_the_base_model_is_found_before_training(
     tokens_dir: Path, base_dir: Path, tmp_path: Path
 ) -> None:
-    """By default, at each start: the adapter's lineage would name a model that it was not made of."""
+    """At each start that will load it: the adapter's lineage would name a model that it was not made of."""
     base, run = commit_model(base_dir, tmp_path / "base"), tmp_path / "run"
     train(tokens_dir, base, run)
     flip_bit(base / "model.safetensors", 5000)
+    shutil.rmtree(run / "checkpoints")
 
     with pytest.raises(datakit.IntegrityError, match="safetensors: bytes 0 to"):
         train(tokens_dir, base, tmp_path / "other")
