@@ -59,6 +59,7 @@ ORDER = [
     "storage/catalog",
     "storage/view",
     "storage/agent",
+    "storage/pipe",
     "storage/writeback",
     "source/kinds",
     "source/troubles",

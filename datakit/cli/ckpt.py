@@ -84,7 +84,6 @@ def _add_pull(ckpt: typer.Typer) -> None:
         """
         with frame.run("ckpt pull", json=json) as session:
             from datakit.errors import NotFound
-            from datakit.events import Caution
             from datakit.storage.catalog import commits_at
             from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint
 
@@ -100,8 +99,8 @@ def _add_pull(ckpt: typer.Typer) -> None:
                 session.done({"run": str(run), "source": url, "pulled": None, "newer": newer}, said)
                 return
             pulled = _pull(run, url, here, settings)
-            for name, reason in pulled.skipped:
-                session.on_event(Caution(f"{url}/{name} is not valid and is passed over: {reason}"))
+            for each in pulled.skipped:
+                session.on_event(each.caution(url))
             session.done(
                 {"run": str(run), "source": url, "pulled": pulled.name, "newest": pulled.name or (here and here.name)},
                 f"Fetched {pulled.name} from {url}, verified" if pulled.name else f"{url} holds nothing newer",
@@ -132,15 +131,11 @@ def _add_prune(ckpt: typer.Typer) -> None:
             shelf.look(run)  # says what is wrong with a directory that is no run
             directory = run / shelf.CHECKPOINTS_NAME
             lost = _lost(session, run, directory, source, settings)
-
-            def may_go(name: str) -> bool:
-                return not shelf.is_written_back(run) or shelf.has_copy(run, name, lost=lost)
-
             if dry_run:
-                gone = shelf.prunable(directory, keep=number, may_go=may_go)
+                gone = shelf.prunable(directory, keep=number, may_go=shelf.droppable(run, lost=lost))
             else:
                 with exclusive(run / shelf.LOCK_NAME, purpose=f"training in {run}"):
-                    gone = shelf.prune(directory, keep=number, may_go=may_go)
+                    gone = shelf.prune(directory, keep=number, may_go=shelf.droppable(run, lost=lost))
             names = [path.name for path in gone]
             verb = "Would drop" if dry_run else "Dropped"
             sentence = f"{verb} {', '.join(names)}" if names else f"{run} holds nothing to drop"
@@ -155,9 +150,7 @@ def _lost(session: frame.Session, run: Path, directory: Path, source: str | None
 
     if not shelf.is_written_back(run):
         return set()
-    wanted = shelf.prunable(
-        directory, keep=settings.train.keep, may_go=lambda name: shelf.has_copy(run, name), quick=True
-    )
+    wanted = shelf.prunable(directory, keep=settings.train.keep, may_go=shelf.droppable(run), quick=True)
     if not wanted:
         return set()
     lost = shelf.lost_copies(
@@ -183,7 +176,8 @@ def _written_back_to(run: Path) -> str:
 
 def _pull(run: Path, url: str, here: Path | None, settings: Settings) -> Pulled:
     """Bring what is newer, while nobody trains there; what another run made is refused."""
-    from datakit.storage.catalog import pull_newest
+    from datakit.storage.catalog import address, pull_newest
+    from datakit.storage.copies import note_damage
     from datakit.storage.disk import exclusive
     from datakit.train import shelf
 
@@ -198,7 +192,7 @@ def _pull(run: Path, url: str, here: Path | None, settings: Settings) -> Pulled:
             check=lambda commit: shelf.check_of_run(run, commit),
             set_aside=shelf.set_aside,
         )
-        shelf.note_damage(run, url, pulled.skipped)
+        note_damage(run / shelf.QUEUE_NAME, address(url, stores=settings.stores), pulled.damaged)
         return pulled
 
 

@@ -119,8 +119,10 @@ def _trainer(stop: StopRequest) -> Callable[..., TrainResult]:
 
 
 def _intention(plan: Preview) -> str:
+    from datakit.units import format_number_of
+
     if plan.steps_done == plan.steps:
-        return f"{plan.run} is finished: {plan.steps} steps"
+        return f"{plan.run} is finished: {format_number_of(plan.steps, 'step')}"
     begin = f"continue after step {plan.steps_done}" if plan.resumes_from else "begin"
     return f"Would {begin} and train to step {plan.steps} in {plan.run}"
 
@@ -143,12 +145,17 @@ def _plan_facts(plan: Preview) -> dict[str, object]:
 
 def _epochs(number: float, steps: int) -> str:
     """How often every sample is seen; of a part of an epoch, which part."""
-    return f"{number:.1f}, each of {steps} steps" if number >= 1 else f"{number:.2%} of one, which has {steps} steps"
+    from datakit.units import format_number_of
+
+    each = format_number_of(steps, "step")
+    return f"{number:.1f}, each of {each}" if number >= 1 else f"{number:.2%} of one, which has {each}"
 
 
 def _sentence(result: TrainResult) -> str:
+    from datakit.units import format_number_of
+
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    return f"Trained {result.steps} steps{loss}; the adapter is {result.adapter}"
+    return f"Trained {format_number_of(result.steps, 'step')}{loss}; the adapter is {result.adapter}"
 
 
 def _facts(result: TrainResult) -> dict[str, object]:
@@ -172,14 +179,16 @@ def _facts(result: TrainResult) -> dict[str, object]:
 def _complain(result: TrainResult) -> None:
     """A finished adapter whose copies are missing is not an orderly end: the code says so to scripts."""
     from datakit.errors import StoreUnavailable
+    from datakit.units import agree, format_number_of
 
     if result.unpublished:
         # waiting mends a store that is away; anything else is what a person has to look at, so it is told first
         kinds = result.unpublished_kinds
         name = min(result.unpublished, key=lambda name: issubclass(kinds[name], StoreUnavailable))
+        number = len(result.unpublished)
         raise kinds[name](
-            f"the adapter is finished, but {len(result.unpublished)} commits have no good copy at {result.write_back}; "
-            f"{name}: {result.unpublished[name]}",
+            f"the adapter is finished, but {format_number_of(number, 'commit')} {agree(number, 'has', 'have')} "
+            f"no good copy at {result.write_back}; {name}: {result.unpublished[name]}",
             hint=_way_out(result, name),
             subject=result.write_back,
         )

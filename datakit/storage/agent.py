@@ -6,20 +6,23 @@ at the trainer's terminal does not reach it, and the trainer's death does not en
 
 One JSON object a line. It reads:
 
-    {"op": "publish", "path": DIR, "dest": URL, "state": FILE, "manifest_digest": HEX, "repair": true or absent}
+    {"op": "publish", "path": DIR, "dest": URL, "state": FILE, "manifest_digest": HEX or null, "repair": BOOL}
     {"op": "pull", "source": URL, "dest": DIR, "pattern": "step-*", "after": NAME or null}
     {"op": "look", "source": URL, "pattern": "step-*"}             as a pull that brings nothing
 
-and answers, with the request's own `op` and `path` or `source`, and the `requests` made since the answer before:
+and answers, with the `op` and `source` of the request or all that one to publish says, and the `requests` made since:
 
-    {"event": "verified", ..., "bytes": N}                         the commit is whole and verified at its destination
-    {"event": "waiting", ..., "error": KIND, "message": TEXT}      the store cannot be had; it is tried again
-    {"event": "failed", ..., "error": KIND, "message": TEXT, "hint": TEXT}
-    {"event": "pulled", ..., "name": NAME or null, "skipped": [[NAME, REASON], ...]}
-    {"event": "lost", ..., "message": TEXT}                        a copy is gone or damaged; it goes up again
+    {"event": "verified", ..., "bytes": N}       the commit is whole and verified at its destination
+    {"event": "waiting", ..., ERROR}             the store cannot be had; it is tried again
+    {"event": "failed", ..., ERROR}
+    {"event": "pulled", ..., "name": NAME or null, "skipped": [{"name": NAME, ERROR}, ...]}
+    {"event": "lost", ..., ERROR}                a copy is gone or damaged; it goes up again
+
+An ERROR is as `copies.told` says it.
 
 What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
-and after each commit that went up, is compared with what the state files call verified.
+and after each commit that went up, is compared with what the state files call verified. A commit whose manifest is
+damaged here is failed at once: no other try heals it.
 
 The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later:
 a commit counts as verified when that stands there, and as failed when it cannot be written.
@@ -39,11 +42,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from datakit.errors import DatakitError, InputError, IntegrityError, MissingExtra, Refused, StoreUnavailable
+from datakit.errors import DatakitError, InputError, IntegrityError, Refused, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.catalog import commits_on, pull_newest, shelf_at
 from datakit.storage.commit import read_manifest
-from datakit.storage.copies import Copy, Shelf, lost, take_back, verified_at, write_state
+from datakit.storage.copies import (
+    Copy,
+    Shelf,
+    State,
+    forget_damage,
+    lost,
+    take_back,
+    told,
+    verified_below,
+    write_state,
+)
 from datakit.storage.counts import PROCESS, RequestCounts
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
@@ -51,6 +64,9 @@ from datakit.storage.sync import sync
 LOCK_NAME = ".agent.lock"
 
 GONE = "it was there, verified, and is not there any more"
+
+_OFFERED = ("op", "path", "dest", "state", "manifest_digest", "repair")
+"""What a request to publish says, and each answer to it repeats."""
 
 SETTINGS = SyncSettings(concurrency=8, window="128MiB")
 """Half of a sync's connections and memory: training has the right of way."""
@@ -183,41 +199,51 @@ class Agent:
 
     def _publish(self, request: dict[str, Any]) -> bool:
         """Publish one commit; False when it should be tried again."""
-        about = {"op": "publish", "path": request["path"], "dest": request["dest"]}
         self._mark(request, "uploading")
         try:
             _check_digest(request)
-            repair = bool(request.get("repair"))
-            result = sync(request["path"], request["dest"], settings=SETTINGS, repair=repair)
         except DatakitError as error:
-            if isinstance(error, InputError | IntegrityError) and not repair:
-                self._repair(request, error)
-                return True
-            again = isinstance(error, StoreUnavailable) and not request.get("last")
-            said = told(error)
-            self._mark(request, "uploading" if again else "failed", **said)
-            self._answer({"event": "waiting" if again else "failed", **about, **said})
-            return not again
-        if (trouble := self._mark(request, "verified", manifest_digest=result.manifest_digest)) is not None:
-            self._answer({"event": "failed", **about, **told(trouble)})
+            return self._fail(request, error)
+        try:
+            result = sync(request["path"], request["dest"], settings=SETTINGS, repair=request["repair"])
+        except (InputError, IntegrityError) as error:
+            if request["repair"]:  # then it is not the copy that is damaged
+                return self._fail(request, error)
+            self._mark(request | {"repair": True}, "staged", message=error.message)
+            self._put_again(request, error)
             return True
-        self._answer({"event": "verified", **about, "bytes": result.moved_bytes})
+        except StoreUnavailable as error:
+            if request.get("last"):
+                return self._fail(request, error)
+            self._mark(request, "uploading", **told(error))
+            self._say("waiting", request, **told(error))
+            return False
+        except DatakitError as error:
+            return self._fail(request, error)
+        if (trouble := self._mark(request, "verified", manifest_digest=result.manifest_digest)) is not None:
+            self._say("failed", request, **told(trouble))
+            return True
+        self._say("verified", request, bytes=result.moved_bytes)
         place = request["dest"].rpartition("/")[0]
         with contextlib.suppress(DatakitError):  # what went up did; the others are as they were
             self._look(place)
         return True
 
-    def _repair(self, request: dict[str, Any], error: DatakitError) -> None:
-        """Have a commit go up again whose copy is damaged or torn; if the damage is here, that try says so."""
-        request = {name: request.get(name) for name in ("op", "path", "dest", "state", "manifest_digest")}
-        request["repair"] = True
-        self._mark(request, "staged", message=error.message)
-        self._inbox.put(request)
-        self._answer({"event": "lost", **request, "message": error.message, "hint": None})
+    def _fail(self, request: dict[str, Any], error: DatakitError) -> bool:
+        """Give a commit up, until it is offered again; True, as `_publish` says of what is done with."""
+        self._mark(request, "failed", **told(error))
+        self._say("failed", request, **told(error))
+        return True
+
+    def _put_again(self, request: dict[str, Any], error: DatakitError) -> None:
+        """Have a commit go up again whose copy is gone, damaged or torn; if the damage is here, that try says so."""
+        again = {name: request[name] for name in _OFFERED} | {"repair": True}
+        self._inbox.put(again)
+        self._say("lost", again, **told(error))
 
     def _look(self, place: str) -> Shelf:
         """List a place, and have what is gone from it offered again: once, so that a list that lies makes no circle."""
-        known = verified_at(self._queue_dir, place)
+        known = verified_below(self._queue_dir, place)
         shelf = shelf_at(place, settings=SETTINGS)
         for copy in lost([copy for copy in known if copy.dest not in self._taken_back], shelf):
             self._taken_back.add(copy.dest)
@@ -228,8 +254,7 @@ class Agent:
         if take_back(copy, GONE):
             where = {"path": str(copy.path), "dest": copy.dest, "state": str(copy.file)}
             request = {"op": "publish", **where, "manifest_digest": copy.manifest_digest, "repair": True}
-            self._inbox.put(request)
-            self._answer({"event": "lost", **request, "message": GONE, "hint": None})
+            self._put_again(request, IntegrityError(GONE, hint="It goes up again by itself"))
 
     def _pull(self, request: dict[str, Any]) -> None:
         about = {"op": request["op"], "source": request["source"]}
@@ -251,18 +276,24 @@ class Agent:
         except DatakitError as error:
             self._answer({"event": "failed", **about, **told(error)})
         else:
-            self._answer({"event": "pulled", **about, "name": pulled.name, "skipped": pulled.skipped})
+            seen = {pulled.name, *(each.name for each in pulled.skipped if not each.is_damaged)}
+            forget_damage(self._queue_dir, request["source"], unseen={*shelf} - seen)
+            skipped = [{"name": each.name, **told(each.error)} for each in pulled.skipped]
+            self._answer({"event": "pulled", **about, "name": pulled.name, "skipped": skipped})
 
-    def _mark(self, request: dict[str, Any], state: str, **more: object) -> DatakitError | None:
-        """Keep a state; the error where it cannot be kept, and stays an older one, so that it is done again."""
-        more = {"manifest_digest": request.get("manifest_digest"), **more}
-        if request.get("repair") and state != "verified":
+    def _mark(self, request: dict[str, Any], state: State, **more: object) -> DatakitError | None:
+        """Keep a state. Gives the error where it cannot be kept: an older one stands then, so that it is done again."""
+        more = {"manifest_digest": request["manifest_digest"], **more}
+        if request["repair"] and state != "verified":
             more["repair"] = True  # until it is there whole, also in later attempts
         try:
             write_state(Path(request["state"]), path=request["path"], dest=request["dest"], state=state, **more)
         except DatakitError as error:
             return error
         return None
+
+    def _say(self, event: str, request: dict[str, Any], **more: object) -> None:
+        self._answer({"event": event, **{name: request[name] for name in _OFFERED}, **more})
 
     def _answer(self, answer: dict[str, Any]) -> None:
         made = PROCESS.counts
@@ -274,24 +305,13 @@ class Agent:
 
 def _check_digest(request: dict[str, Any]) -> None:
     """Refuse to publish other bytes than were offered: the directory may have got another commit meanwhile."""
-    offered, now = request.get("manifest_digest"), read_manifest(Path(request["path"])).digest
+    offered, now = request["manifest_digest"], read_manifest(Path(request["path"])).digest
     if offered not in (None, now):
         raise Refused(
             f"{request['path']} is another commit now (manifest {now[:12]}, offered {offered[:12]})",
             hint="The newer one is published under a name of its own",
             subject=request["path"],
         )
-
-
-def kind_of(error: DatakitError) -> str:
-    """The public class of an error."""
-    return next(each.__name__ for each in type(error).__mro__ if each.__module__ == DatakitError.__module__)
-
-
-def told(error: DatakitError) -> dict[str, Any]:
-    """What is said of an error, from which the other side can make it again."""
-    extra = {"library": error.library, "extra": error.extra} if isinstance(error, MissingExtra) else {}
-    return {"error": kind_of(error), "message": error.message, "hint": error.hint, **extra}
 
 
 def requests_from(stream: TextIO) -> Iterator[dict[str, Any]]:

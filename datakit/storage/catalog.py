@@ -1,9 +1,9 @@
 """catalog: which commits lie below a place, and bringing the newest of them here.
 
 It finds candidates by one listing and believes manifests only: a folder without one is no commit, and one that cannot
-be had whole is passed over for the next older, with the reason. What is brought arrives beside its name, as
-`.NAME.arriving`: a directory under the name itself is a whole commit, so nothing stands in the way of the run that
-makes that step again. Killed, the same question goes on where it was.
+be had whole is passed over for the next older, with the reason, which need not be damage. What is brought arrives
+beside its name, as `.NAME.arriving`: a directory under the name itself is a whole commit, so nothing stands in the way
+of the run that makes that step again. Killed, the same question goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,16 +17,40 @@ from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused, UsageError
+from datakit.events import Caution
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import read_manifest, verify_commit
 from datakit.storage.copies import Shelf
 from datakit.storage.moves import SyncSettings, patient
-from datakit.storage.store import open_location
+from datakit.storage.store import Location, open_location
 from datakit.storage.sync import sync
 
 ARRIVING = re.compile(r"\.(?P<name>.+)\.arriving")
 """Names of commits that are being brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A commit that was passed over.
+
+    Attributes:
+        name: Its folder's.
+        error: Why.
+    """
+
+    name: str
+    error: DatakitError
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether what lies there is bad: not gone since the listing, nor of a format that a newer datakit reads."""
+        return isinstance(self.error, InputError | IntegrityError)
+
+    def caution(self, place: str) -> Caution:
+        """What is said of it to whoever asked for the newest commit below `place`."""
+        what = "is not valid" if self.is_damaged else "cannot be read here"
+        return Caution(f"{place}/{self.name} {what} and is passed over: {self.error.message}", self.error.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +59,30 @@ class Pulled:
 
     Attributes:
         name: The commit's folder name, or None when nothing newer was there.
-        skipped: Newer ones that cannot be had whole, each with the reason.
+        skipped: Newer ones that cannot be had whole, newest first.
     """
 
     name: str | None
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def damaged(self) -> dict[str, DatakitError]:
+        """Names of those that were passed over for damage, each with what is wrong."""
+        return {each.name: each.error for each in self.skipped if each.is_damaged}
+
+
+def address(place: str | Location, *, stores: Mapping[str, StoreOptions] | None = None) -> str:
+    """A place as it is kept and compared: an absolute path, or a URL of the store itself, not of its name here.
+
+    Args:
+        place: A path or URL, as a person may write it.
+        stores: Named stores.
+
+    Raises:
+        UsageError: It is no place.
+    """
+    location = open_location(place, stores=stores)
+    return location.url if location.path is None else str(location.path.absolute())
 
 
 def shelf_at(
@@ -123,7 +166,7 @@ def pull_newest(
         NotAllowed, NoSpace, Refused: It, or the directory here, cannot be used; an older commit would not help.
             Something damaged lies under its name, and nobody sets it aside.
     """
-    skipped: list[tuple[str, str]] = []
+    skipped: list[Skipped] = []
     base = str(place).rstrip("/")
     if shelf is None:
         shelf = shelf_at(base, settings=settings, stores=stores)
@@ -134,7 +177,7 @@ def pull_newest(
         try:
             _bring(f"{base}/{name}", final, settings=settings, stores=stores)
         except (InputError, IntegrityError, UsageError) as error:  # damaged, a member gone, a format of a newer datakit
-            skipped.append((name, error.message))
+            skipped.append(Skipped(name, error))
             continue
         if settle:
             settle_commit(final, pattern=pattern, check=check, set_aside=set_aside)

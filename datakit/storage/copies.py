@@ -3,25 +3,28 @@
 One JSON file a commit, in the queue directory of a run, so that nothing is lost with the trainer, its agent or the
 machine's patience; where the commit lies stands there relative to the run, which may be moved between attempts.
 `verified` tells of the moment when the copy was made; whether the store holds it still, only the store knows. `lost`
-compares the two, and what is lost is staged again or forgotten. Does not talk to a store.
+compares the two, and what is lost is staged again or forgotten. Damage is remembered until the copy is seen whole or
+gone. Does not talk to a store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
-from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import DatakitError
+from datakit import errors
+from datakit.data.manifest import MANIFEST_NAME, Manifest
+from datakit.errors import DatakitError, MissingExtra
 from datakit.storage import disk
 from datakit.storage.commit import read_manifest
 
 STATE_FORMAT = 2
-"""Of the state files; 1 had absolute paths and is still read."""
+"""Of the state files."""
 
 State: TypeAlias = Literal["staged", "uploading", "verified", "failed"]
 
@@ -66,25 +69,54 @@ class Copy:
     @property
     def is_here(self) -> bool:
         """Whether the very commit still lies here."""
-        try:
-            return read_manifest(self.path).digest == self.manifest_digest
-        except DatakitError:
-            return False
+        manifest = self._manifest()
+        return manifest is not None and manifest.digest == self.manifest_digest
 
     @property
     def is_replaced(self) -> bool:
         """Whether another commit stands where the one of this state did."""
-        try:
-            return self.manifest_digest is not None and read_manifest(self.path).digest != self.manifest_digest
-        except DatakitError:
-            return False  # what is wrong with it, the agent says
+        manifest = self._manifest()
+        return manifest is not None and self.manifest_digest not in (None, manifest.digest)
+
+    def is_below(self, place: str) -> bool:
+        """Whether it lies directly below a place, through whatever links that is named."""
+        return _real(self.place) == _real(place)
 
     def is_there(self, shelf: Shelf) -> bool:
         """Whether a listing of its place holds the copy: its manifest and, where they are known, all its members."""
         files = shelf.get(self.name, {})
         if MANIFEST_NAME not in files:
             return False
-        return not self.is_here or all(files.get(each.name) == each.bytes for each in read_manifest(self.path).members)
+        manifest = self._manifest()
+        if manifest is None or manifest.digest != self.manifest_digest:
+            return True
+        return all(files.get(each.name) == each.bytes for each in manifest.members)
+
+    def _manifest(self) -> Manifest | None:
+        """What stands where the commit does; what is wrong with it, the agent says."""
+        try:
+            return read_manifest(self.path)
+        except DatakitError:
+            return None
+
+
+def _real(place: str) -> str:
+    return place.rstrip("/") if "://" in place else os.path.realpath(place)
+
+
+def told(error: DatakitError) -> dict[str, Any]:
+    """What is said of an error, in a state and by the agent, from which `error_of` makes it again."""
+    kind = next(each.__name__ for each in type(error).__mro__ if each.__module__ == DatakitError.__module__)
+    extra = {"library": error.library, "extra": error.extra} if isinstance(error, MissingExtra) else {}
+    return {"error": kind, "message": error.message, "hint": error.hint, **extra}
+
+
+def error_of(said: Mapping[str, Any], *, subject: object = None) -> DatakitError:
+    """The error that `told` told of, with its own class; its public one, where it has a private one."""
+    if said["error"] == MissingExtra.__name__:
+        return MissingExtra(said["library"], extra=said["extra"])
+    kind: type[DatakitError] = getattr(errors, said["error"])
+    return kind(said["message"], hint=said["hint"], subject=subject)
 
 
 def read_copy(file: Path) -> Copy | None:
@@ -93,16 +125,15 @@ def read_copy(file: Path) -> Copy | None:
         said = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return None
-    texts = ("state", "path", "dest")
     maybe = ("manifest_digest", "message", "error")
-    if not isinstance(said, dict) or not all(isinstance(said.get(name), str) for name in texts):
+    if not isinstance(said, dict) or said.get("format") != STATE_FORMAT or said.get("state") not in get_args(State):
+        return None
+    if not all(isinstance(said.get(name), str) for name in ("path", "dest")):
         return None
     if not all(isinstance(said.get(name), str | None) for name in maybe):
         return None
-    if said.get("format") not in (1, STATE_FORMAT):
-        return None
     digest, message, error = (said.get(name) for name in maybe)
-    path, repair = _path_here(file, said["path"]), said.get("repair") is True
+    path, repair = _run_of(file) / said["path"], said.get("repair") is True
     return Copy(file, said["state"], path, said["dest"], digest, message, error, repair)
 
 
@@ -111,23 +142,18 @@ def _run_of(file: Path) -> Path:
     return file.absolute().parent.parent
 
 
-def _path_here(file: Path, said: str) -> Path:
-    """Where a commit lies today; an absolute path of format 1 may be that of a run that was moved since."""
-    run, path = _run_of(file), Path(said)
-    if path.is_absolute():
-        inside = (run.joinpath(*path.parts[-count:]) for count in (2, 1))
-        return next((place for place in inside if place.is_dir()), path)
-    return run / path
-
-
 def read_copies(queue_dir: Path) -> list[Copy]:
     """What all files of a queue directory say, in the order of their names."""
     found = (read_copy(file) for file in sorted(Path(queue_dir).glob("*.json")))
     return [copy for copy in found if copy is not None]
 
 
-def write_state(file: Path, *, path: str, dest: str, state: str, **more: object) -> None:
-    """Keep the state of one commit: `staged`, `uploading`, `verified` or `failed`."""
+def write_state(file: Path, *, path: str, dest: str, state: State, **more: object) -> None:
+    """Keep the state of one commit.
+
+    Raises:
+        DatakitError: It cannot be kept; what stood there stands there still.
+    """
     place, run = Path(path).absolute(), _run_of(file)
     kept = str(place.relative_to(run)) if place.is_relative_to(run) else str(place)
     value = {"format": STATE_FORMAT, "state": state, "path": kept, "dest": dest, **more}
@@ -140,28 +166,56 @@ def drop_state(file: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def mark_damaged(file: Path, *, path: Path, dest: str, message: str) -> None:
-    """Say of a copy that it was found damaged, whatever was said of it before: nobody believes it from now on.
+def note_damage(
+    queue_dir: Path, place: str, damaged: Mapping[str, DatakitError], *, directory: Path | None = None
+) -> None:
+    """Say of copies that they were found damaged, whatever was said of them before: nobody believes them from now on.
 
     Args:
-        file: Where its state stands.
-        path: Where the commit is here, or will be once it is made again.
-        dest: The copy.
-        message: What is wrong with it.
+        queue_dir: Where the states stand.
+        place: What the copies lie directly below; what was copied elsewhere is not touched.
+        damaged: Their names, each with what is wrong.
+        directory: Where the commits will be once they are made again, to say it also of copies that have no state
+            yet; None to leave those out.
 
     Raises:
-        DatakitError: That cannot be kept; then nothing is said of it any more.
+        DatakitError: That cannot be kept of each; of those where it cannot, nothing is said any more.
     """
-    try:
-        write_state(file, path=str(path), dest=dest, state="failed", message=message, repair=True)
-    except DatakitError:
-        drop_state(file)
-        raise
+    trouble = None
+    for name, error in damaged.items():
+        file = queue_dir / f"{name}.json"
+        copy = read_copy(file)
+        if copy is not None and copy.is_below(place):
+            path, dest = copy.path, copy.dest
+        elif directory is not None:
+            path, dest = Path(directory) / name, f"{place}/{name}"
+        else:
+            continue
+        try:
+            write_state(file, path=str(path), dest=dest, state="failed", repair=True, **told(error))
+        except DatakitError as full:
+            drop_state(file)
+            trouble = full
+    if trouble is not None:
+        raise trouble
 
 
-def verified_at(queue_dir: Path, place: str) -> list[Copy]:
+def forget_damage(queue_dir: Path, place: str, *, unseen: Collection[str]) -> None:
+    """Drop what was said of damage of copies that are whole by now, or gone, where no commit is here to replace them.
+
+    Args:
+        queue_dir: Where the states stand.
+        place: What the copies lie directly below.
+        unseen: Names of those that are there, and were not seen whole: what was said of them holds.
+    """
+    for copy in read_copies(queue_dir):
+        if copy.repair and copy.is_below(place) and copy.name not in unseen and not copy.path.is_dir():
+            drop_state(copy.file)
+
+
+def verified_below(queue_dir: Path, place: str) -> list[Copy]:
     """The copies directly below a place that were verified; ask before the place is listed, not after."""
-    return [copy for copy in read_copies(queue_dir) if copy.state == "verified" and copy.place == place.rstrip("/")]
+    return [copy for copy in read_copies(queue_dir) if copy.state == "verified" and copy.is_below(place)]
 
 
 def lost(copies: list[Copy], shelf: Shelf) -> list[Copy]:

@@ -9,7 +9,7 @@ under a name of its own and never deleted. Does not load torch, so that listing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +18,7 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, NotFound, Refused
 from datakit.storage import disk
 from datakit.storage.commit import Newest, newest, read_manifest, verify_commit
-from datakit.storage.copies import Shelf, lost, mark_damaged, read_copies, read_copy, verified_at
+from datakit.storage.copies import Shelf, State, lost, read_copies, verified_below
 from datakit.storage.writeback import WriteBack
 from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
 
@@ -217,22 +217,28 @@ def prune(
     return gone
 
 
-def has_copy(run: Path, name: str, *, lost: Collection[str] = ()) -> bool:
-    """Whether write-back needs a local checkpoint no more: it or, if it failed, a newer one has a verified copy.
+def has_copy(run: Path, *, lost: Collection[str] = ()) -> Callable[[str], bool]:
+    """Tells whether write-back needs a local checkpoint no more: it or, if it failed, a newer one has a verified copy.
 
     Args:
-        run: The run directory; of a run that is written back (`is_written_back`).
-        name: The checkpoint's.
-        lost: Those whose copy was verified and is gone, or is known to be damaged.
+        run: The run directory, of a run that is written back; its states are read now, once.
+        lost: Those that are to go up again, whatever their states say: they stay until then.
     """
-    copies = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
-    copies = {each: state for each, state in copies.items() if fnmatch(each, CHECKPOINT_GLOB)}
-    there = {each for each, state in copies.items() if state == "verified" and each not in lost}
-    if name in there:
-        return True
-    if name in lost or copies.get(name) in ("staged", "uploading"):
-        return False
-    return any(later > name for later in there)
+    copies: dict[str, State] = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
+    copies = {name: state for name, state in copies.items() if fnmatch(name, CHECKPOINT_GLOB)}
+    copies.update(dict.fromkeys(lost, "staged"))
+    newest = max((name for name, state in copies.items() if state == "verified"), default="")
+
+    def tell(name: str) -> bool:
+        state = copies.get(name, "failed")
+        return state == "verified" or (state == "failed" and name < newest)
+
+    return tell
+
+
+def droppable(run: Path, *, lost: Collection[str] = ()) -> Callable[[str], bool]:
+    """As `has_copy`, of any run: where nothing is written back, nothing has to stay for it."""
+    return has_copy(run, lost=lost) if is_written_back(run) else lambda _name: True
 
 
 def is_written_back(run: Path) -> bool:
@@ -248,20 +254,5 @@ def lost_copies(run: Path, shelf_of: Callable[[str], Shelf]) -> set[str]:
         shelf_of: Lists a place; asked once for each place that copies went to.
     """
     places = {copy.place for copy in read_copies(run / QUEUE_NAME) if copy.state == "verified"}
-    gone = (copy for place in sorted(places) for copy in lost(verified_at(run / QUEUE_NAME, place), shelf_of(place)))
+    gone = (copy for place in sorted(places) for copy in lost(verified_below(run / QUEUE_NAME, place), shelf_of(place)))
     return {copy.file.stem for copy in gone}
-
-
-def note_damage(run: Path, place: str, skipped: Iterable[tuple[str, str]]) -> None:
-    """Say in the states of write-back that copies were found damaged, so that nothing is dropped on their word.
-
-    Args:
-        run: The run directory.
-        place: Where they lie; what was copied to another place is not touched.
-        skipped: Their names, each with what is wrong.
-    """
-    for name, reason in skipped:
-        file, dest = run / QUEUE_NAME / f"{name}.json", f"{place.rstrip('/')}/{name}"
-        copy = read_copy(file)
-        if copy is not None and copy.dest == dest:
-            mark_damaged(file, path=copy.path, dest=dest, message=reason)

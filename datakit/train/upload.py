@@ -5,10 +5,10 @@ newer checkpoint onto a fresh machine.
 
 Promises: trouble is said as a caution, once each, and in the result, and is never raised into training; what has no
 verified copy yet, or none any more, is offered again by the next attempt; a copy that was found damaged is put again
-once its commit is here, and named in the result where it is not; a commit whose state cannot be kept has no copy, and
-is named too; a local checkpoint may be dropped only when it, or a
-newer one, has a verified copy. A destination that cannot be asked at the start ends the attempt when nothing
-is here to continue: whether to begin anew beside a state that may exist is not for a program to decide.
+once its commit is here, and named in the result where it is not; one that only a newer datakit reads is passed over
+and left alone; a commit whose state cannot be kept has no copy, and is named too; a local checkpoint may be dropped
+only when it, or a newer one, has a verified copy. A destination that cannot be asked at the start ends the attempt
+when nothing is here to continue: whether to begin anew beside a state that may exist is not for a program to decide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Self
 from datakit.errors import DatakitError, Refused
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage.access import StoreOptions
-from datakit.storage.catalog import Pulled
+from datakit.storage.catalog import Pulled, address
 from datakit.storage.counts import RequestCounts
 from datakit.storage.store import ObstoreStore, open_location
 from datakit.storage.writeback import Failed, Published, WriteBack
@@ -69,15 +69,14 @@ class Upload:
         self._back: WriteBack | None = None
         self._started = False
         self._told: set[tuple[str, str]] = set()
-        self._verified: set[str] = set()
-        self._trouble: dict[str, str] = {}
+        self._verified: set[tuple[str, str]] = set()
         self._run = run
         self._adapter: str | None = None
         self._seen = self._rejected = False
         if url is not None:
             place = open_location(url, stores=stores)
             options = place.store.options if isinstance(place.store, ObstoreStore) else None
-            self.url = place.url if place.path is None else str(place.path.absolute())
+            self.url = address(place)
             self._back = WriteBack(self.url, queue_dir=run / QUEUE_NAME, options=options)
 
     def __enter__(self) -> Self:
@@ -120,8 +119,8 @@ class Upload:
             self._on_event(Caution(f"{self.url} cannot be asked for a newer checkpoint: {error.message}", error.hint))
             return None
         self._seen = True
-        for name, reason in pulled.skipped:
-            self._on_event(Caution(f"{self.url}/{name} is not valid and is passed over: {reason}"))
+        for each in pulled.skipped:
+            self._on_event(each.caution(str(self.url)))
         return self.url if pulled.name is not None else None
 
     def _fetch(self, back: WriteBack, directory: Path, after: str | None, check: Callable[[Path], None]) -> Pulled:
@@ -186,11 +185,11 @@ class Upload:
         name = said.path.name
         if isinstance(said, Published):
             self._seen = True
-            if self._trouble.pop(name, None) is not None or said.dest not in self._verified:
+            if (name, said.dest) not in self._verified:
                 self._on_event(Note(f"{name} is verified at {said.dest}"))
-            self._verified.add(said.dest)  # the last one is offered again at the end, and is no news then
+            self._verified.add((name, said.dest))  # the last one is offered again at the end, and is no news then
             return
-        self._trouble[name] = said.message
+        self._verified = {known for known in self._verified if known[0] != name}
         if (name, said.message) not in self._told:
             self._told.add((name, said.message))
             going_on = "it is tried again" if said.waiting else "it is kept here"
@@ -210,11 +209,11 @@ class Upload:
         found = {}
         for name, reason in missing.items():
             if name == self._adapter:
-                found[ADAPTER_DIR] = self._trouble.get(ADAPTER_DIR, reason)
+                found[ADAPTER_DIR] = reason
             # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it; one that is
             # damaged there is what the next machine meets first
             elif name in self._back.damaged or (self._run / CHECKPOINTS_NAME / name).is_dir():
-                found[name] = self._trouble.get(name, reason)
+                found[name] = reason
         return found
 
     def kind_of(self, name: str) -> type[DatakitError]:
@@ -222,18 +221,18 @@ class Upload:
         copy = self._adapter if name == ADAPTER_DIR and self._adapter is not None else name
         return self._back.trouble(copy) if self._back is not None else DatakitError
 
-    def may_go(self, name: str) -> bool:
-        """Whether a local checkpoint may be dropped, as far as write-back is concerned.
+    @property
+    def may_go(self) -> Callable[[str], bool]:
+        """Tells, as of now, whether the local checkpoint of a name may be dropped, as far as write-back is concerned.
 
         None may before the destination has answered: what was verified yesterday need not be there today.
         """
-        if self._back is None:
-            return True
-        return self._seen and has_copy(self._run, name, lost={*self._back.damaged, *self._back.unrecorded})
+        if self._back is None or not self._seen:
+            return lambda _name: self._back is None
+        return has_copy(self._run, lost={*self._back.damaged, *self._back.unkept})
 
     def status(self, name: str) -> str | None:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""
         if self._back is None:
             return None
-        state = self._back.state(name)
-        return "verified" if state == "verified" else self._trouble.get(name, str(state))
+        return "verified" if self._back.state(name) == "verified" else str(self._back.reason(name))

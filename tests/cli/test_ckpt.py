@@ -149,8 +149,9 @@ def test_prune_drops_nothing_where_the_store_cannot_be_asked(clean_room: Path, m
     assert len(list((run / "checkpoints").iterdir())) == 2
 
 
-def test_a_copy_that_a_pull_met_damaged_is_no_longer_called_verified(clean_room: Path) -> None:
-    """`ls` says so, and `prune` drops nothing on its word."""
+@pytest.mark.parametrize("place", ["{}/cold", "cold", "./cold/", "file://{}/cold"])
+def test_a_copy_that_a_pull_met_damaged_is_no_longer_called_verified(clean_room: Path, place: str) -> None:
+    """`ls` says so, and `prune` drops nothing on its word, however the place of the copy is written."""
     run, cold = clean_room / "runs" / "first", clean_room / "cold"
     keep_checkpoints(run / "checkpoints", 10, 20)
     keep_checkpoints(cold, 20)
@@ -163,7 +164,7 @@ def test_a_copy_that_a_pull_met_damaged_is_no_longer_called_verified(clean_room:
     (run / "checkpoints" / "step-00000020").rename(clean_room / "aside")
     (cold / "step-00000020" / "state.json").write_text('{"step": 21}')
 
-    pulled = datakit("ckpt", "pull", run, "--from", cold, "--json")
+    pulled = datakit("ckpt", "pull", run, "--from", place.format(clean_room), "--json")
     (clean_room / "aside").rename(run / "checkpoints" / "step-00000020")
     listed = datakit("ckpt", "ls", run, "--json")
     pruned = datakit("ckpt", "prune", run, "--keep", 1, "--json")

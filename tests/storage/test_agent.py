@@ -12,9 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import NotFound, StoreUnavailable
-from datakit.storage.agent import LOCK_NAME, Agent, Inbox, kind_of, requests_from
-from datakit.storage.answers import Throttled
+import pytest
+
+from datakit.storage.agent import LOCK_NAME, Agent, Inbox, requests_from
 from datakit.storage.catalog import arriving
 from datakit.storage.commit import verify_commit
 from support.commits import make_commit, noise
@@ -99,13 +99,6 @@ def test_a_torn_line_is_dropped() -> None:
     assert list(requests_from(stream)) == [pull("a")]
 
 
-def test_errors_are_named_by_their_public_class() -> None:
-    """What the trainer's side raises again is in `datakit.errors`."""
-    assert kind_of(Throttled("x")) == "StoreUnavailable"
-    assert kind_of(NotFound("x")) == "NotFound"
-    assert kind_of(StoreUnavailable("x")) == "StoreUnavailable"
-
-
 def run_agent(queue: Path, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     """One agent in this process, with everything it is asked before it begins."""
     inbox, out = Inbox(), io.StringIO()
@@ -117,7 +110,7 @@ def run_agent(queue: Path, *requests: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def request_for(commit: Path, dest: str, queue: Path) -> dict[str, Any]:
-    return offer(str(commit), dest=dest, state=str(queue / f"{commit.name}.json"))
+    return offer(str(commit), dest=dest, state=str(queue / f"{commit.name}.json"), manifest_digest=None, repair=False)
 
 
 def state_of(queue: Path, name: str) -> dict[str, Any]:
@@ -174,6 +167,27 @@ def test_a_refusal_is_failed_at_once_and_the_others_go_on(tmp_path: Path) -> Non
 
     assert [(answer["event"], answer.get("error")) for answer in answers] == [("failed", "Refused"), ("verified", None)]
     assert "adapter" in answers[0]["message"]
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_commit_with_a_torn_manifest_is_failed_at_once_and_the_others_go_on(tmp_path: Path, repair: bool) -> None:
+    """A cut file on this disk: its sentence is said, and nothing is tried again for it."""
+    for name in ("step-1", "step-2"):
+        make_commit(tmp_path / name, {"a": b"1"}, kind="checkpoint")
+    torn = tmp_path / "step-2" / "manifest.json"
+    torn.write_bytes(torn.read_bytes()[:40])
+    cold = tmp_path / "cold"
+    requests = [request_for(tmp_path / name, str(cold / name), tmp_path) for name in ("step-1", "step-2")]
+
+    answers = run_agent(tmp_path, *(request | {"repair": repair} for request in requests))
+
+    assert [(answer["event"], answer.get("error")) for answer in answers] == [
+        ("failed", "IntegrityError"),
+        ("verified", None),
+    ]
+    assert f"{torn}: the manifest is not JSON" in answers[0]["message"]
+    assert (state_of(tmp_path, "step-2")["state"], state_of(tmp_path, "step-1")["state"]) == ("failed", "verified")
+    assert os.listdir(cold) == ["step-1"]
 
 
 def test_pulls_bring_the_newest_and_say_what_failed(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Literal
 import pytest
 
 from datakit.errors import NotAllowed, NotFound, StoreUnavailable
-from datakit.storage.catalog import Pulled, commits_at, pull_newest
+from datakit.storage.access import StoreOptions
+from datakit.storage.catalog import Pulled, address, commits_at, pull_newest
 from datakit.storage.commit import verify_commit
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
@@ -59,9 +60,22 @@ def test_a_damaged_one_is_passed_over_with_its_reason(s3: S3Server, bucket: str,
     pulled = pull_newest(f"{bucket}/run", tmp_path / "here")
 
     assert pulled.name == "step-00000010"
-    assert [step for step, _ in pulled.skipped] == ["step-00000030", "step-00000020"]
-    assert "not JSON" in pulled.skipped[0][1]
-    assert "crc32c" in pulled.skipped[1][1]
+    assert list(pulled.damaged) == [each.name for each in pulled.skipped] == ["step-00000030", "step-00000020"]
+    assert "not JSON" in pulled.skipped[0].error.message
+    assert "crc32c" in pulled.skipped[1].error.message
+    said = pulled.skipped[1].caution(f"{bucket}/run")
+    assert said.message.startswith(f"{bucket}/run/step-00000020 is not valid and is passed over: ")
+
+
+def test_a_place_has_one_address_however_it_is_written(clean_room: Path) -> None:
+    """Relative, with a file scheme, by the name of a store: what is kept of it is the same."""
+    stores = {"cold": StoreOptions(url="s3://bkt/team")}
+
+    local = {address(place) for place in ("cold/run", "./cold/run/", f"file://{clean_room}/cold/run")}
+    remote = {address(place, stores=stores) for place in ("cold://run", "s3://bkt/team/run", "s3://bkt/team/run/")}
+
+    assert local == {str(clean_room / "cold" / "run")}
+    assert remote == {"s3://bkt/team/run"}
 
 
 def test_where_nothing_is_nothing_is_brought(bucket: str, tmp_path: Path) -> None:
@@ -97,14 +111,14 @@ def test_a_pull_that_fails_leaves_nothing_in_the_way(s3: S3Server, bucket: str, 
     pulled = pull_newest(f"{bucket}/run", tmp_path / "here", after="step-00000020")
     make_commit(tmp_path / "here" / "step-00000030", {"state": noise(1000, 30)}, kind="checkpoint")
 
-    assert (pulled.name, [step for step, _ in pulled.skipped]) == (None, ["step-00000030"])
+    assert (pulled.name, list(pulled.damaged)) == (None, ["step-00000030"])
     assert os.listdir(tmp_path / "here") == ["step-00000030"]
 
 
 def test_one_with_a_member_missing_or_of_a_newer_format_is_passed_over(
     s3: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    """Whatever makes it unusable, an older one is better than none."""
+    """Whatever makes it unusable, an older one is better than none; what a newer datakit reads is not damaged."""
     publish(f"{bucket}/run", tmp_path / "made", 10, 20, 30)
     name = bucket.removeprefix("s3://")
     manifest = json.loads(s3.get(f"{name}/run/step-00000030/manifest.json"))
@@ -114,8 +128,12 @@ def test_one_with_a_member_missing_or_of_a_newer_format_is_passed_over(
     pulled = pull_newest(f"{bucket}/run", tmp_path / "here")
 
     assert pulled.name == "step-00000010"
-    assert "999" in pulled.skipped[0][1]
-    assert "step-00000020/state is missing" in pulled.skipped[1][1]
+    assert list(pulled.damaged) == ["step-00000020"]
+    newer = pulled.skipped[0].caution("run")
+    assert newer.message.startswith("run/step-00000030 cannot be read here and is passed over: ")
+    assert "999" in newer.message
+    assert newer.hint == "Upgrade: pip install --upgrade datakit"
+    assert "step-00000020/state is missing" in pulled.skipped[1].error.message
     assert os.listdir(tmp_path / "here") == ["step-00000010"]
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,14 +15,24 @@ from pathlib import Path
 
 import pytest
 
-from datakit.errors import DatakitError, Refused, StoreUnavailable, UsageError
+from datakit.errors import (
+    DatakitError,
+    IntegrityError,
+    NoSpace,
+    NotAllowed,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+    UsageError,
+)
 from datakit.storage.access import StoreOptions
 from datakit.storage.agent import Agent, Inbox
 from datakit.storage.catalog import Pulled
 from datakit.storage.commit import verify_commit
-from datakit.storage.copies import read_copy, write_state
+from datakit.storage.copies import told
+from datakit.storage.pipe import AGENT_LOG, MAX_STARTS
 from datakit.storage.sync import sync
-from datakit.storage.writeback import AGENT_LOG, MAX_STARTS, Failed, Published, WriteBack
+from datakit.storage.writeback import Failed, Published, WriteBack
 from support.commits import make_commit, noise
 from support.faulty import Fault, FaultyServer
 from support.process import run_code
@@ -85,7 +94,7 @@ def test_a_deadline_that_is_over_leaves_the_rest_to_the_agent_and_says_so(faulty
     back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
     back.start()
     back.offer(checkpoint(tmp_path, 10))
-    agent = back._agent
+    agent = back._agent.process
     assert agent is not None
     while not faulty.asked("GET"):
         time.sleep(0.01)
@@ -115,8 +124,10 @@ def test_trouble_is_told_and_never_raised(faulty: FaultyServer, tmp_path: Path) 
     assert {type(each) for each in told} == {Failed}
     assert any("secret access key is wrong" in each.message for each in told if isinstance(each, Failed))
     assert any("step-99999999 is not there" in each.message for each in told if isinstance(each, Failed))
-    assert list(left) == ["step-00000010"]
+    assert list(left) == ["step-00000010", "step-99999999"]
     assert "secret access key is wrong" in left["step-00000010"]
+    assert "step-99999999 is not there" in left["step-99999999"]
+    assert [back.trouble(name) for name in left] == [NotAllowed, NotFound]
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for(faulty: FaultyServer, tmp_path: Path) -> None:
@@ -169,11 +180,11 @@ def test_an_agent_that_dies_is_started_again_with_what_it_had(faulty: FaultyServ
     back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
     back.start()
     back.offer(checkpoint(tmp_path, 10))
-    assert back._agent is not None
+    assert back._agent.process is not None
     while not faulty.asked("GET"):
         time.sleep(0.01)
 
-    os.kill(back._agent.pid, signal.SIGKILL)
+    os.kill(back._agent.process.pid, signal.SIGKILL)
     faulty.objects.clear()
     faulty.released.set()
     told = until(back.poll, 1)
@@ -183,18 +194,23 @@ def test_an_agent_that_dies_is_started_again_with_what_it_had(faulty: FaultyServ
 
 
 def test_an_agent_that_cannot_live_is_given_up_and_told(tmp_path: Path) -> None:
-    """After a few starts the offers are Failed, and the log is named."""
+    """After a few starts the offers are Failed, those that come later too, and the log is named."""
     back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue", env={"PYTHONHOME": "/nowhere"})
     back.start()
     back.offer(checkpoint(tmp_path, 10))
 
     told = until(back.poll, 1)
+    back.offer(checkpoint(tmp_path, 20))
+    after = back.poll()
     left = back.close(deadline_s=1.0)
 
-    assert [type(each) for each in told] == [Failed]
-    assert told[0].hint == f"See {tmp_path / 'queue' / AGENT_LOG}"  # type: ignore[union-attr]
-    assert back._starts == MAX_STARTS
-    assert left == {"step-00000010": "staged"}
+    log = f"See {tmp_path / 'queue' / AGENT_LOG}"
+    assert back._agent.starts == MAX_STARTS
+    assert [(each.path.name, each.message, each.hint, each.waiting) for each in told + after] == [  # type: ignore[union-attr]
+        (name, "the agent ends again and again", log, False) for name in ("step-00000010", "step-00000020")
+    ]
+    assert left == dict.fromkeys(("step-00000010", "step-00000020"), "the agent ends again and again")
+    assert back.poll() == []
 
 
 def test_after_the_trainers_death_the_agent_publishes_what_it_was_given(faulty: FaultyServer, tmp_path: Path) -> None:
@@ -206,7 +222,7 @@ from datakit.storage.writeback import WriteBack
 back = WriteBack(sys.argv[1], queue_dir=Path(sys.argv[2]))
 back.start()
 back.offer(Path(sys.argv[3]))
-print(back._agent.pid, flush=True)
+print(back._agent.process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     path = checkpoint(tmp_path, 10)
@@ -260,9 +276,9 @@ def test_options_reach_the_agent_through_its_environment_alone(
     options = StoreOptions.from_environment(faulty.env)
     back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue", options=options)
     back.start()
-    assert back._agent is not None
+    assert back._agent.process is not None
     back.offer(checkpoint(tmp_path, 10))
-    command = Path(f"/proc/{back._agent.pid}/cmdline").read_bytes()
+    command = Path(f"/proc/{back._agent.process.pid}/cmdline").read_bytes()
 
     left = back.close(deadline_s=PATIENCE_S)
 
@@ -312,48 +328,6 @@ back.close(deadline_s=10)
     said = run_code(code, tmp_path / "queue", tmp_path / "here", tmp_path / "broken")
 
     assert said.strip() == "obstore pip install 'datakit[s3]'"
-
-
-@pytest.mark.parametrize("line", ["warning from a library", "[]", "5", "null", "{}", '{"op": "publish"}'])
-def test_an_agent_that_says_what_is_no_answer_does_not_end_training(
-    tmp_path: Path, line: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is logged, and what comes after it is heard."""
-    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue")
-    (tmp_path / "queue").mkdir()
-    answer = {
-        "event": "failed",
-        "op": "publish",
-        "path": "x",
-        "dest": "d",
-        "requests": {},
-        "message": "full",
-        "hint": None,
-    }
-    words = f"{line}\n{json.dumps(answer)}\n"
-    with subprocess.Popen(
-        [sys.executable, "-c", f"print({words!r}, end='')"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as agent:
-        agent.wait()
-
-        back._hear(agent, 1.0)
-
-    assert [each.message for each in back.poll() if isinstance(each, Failed)] == ["full"]
-    assert "is no answer" in caplog.text
-
-
-def test_a_state_that_is_not_ours_is_passed_over(tmp_path: Path) -> None:
-    """A torn or foreign file in the queue directory is no commit."""
-    (tmp_path / "torn.json").write_text('{"state": "sta')
-    (tmp_path / "list.json").write_text("[]")
-    write_state(tmp_path / "gone.json", path=str(tmp_path / "gone"), dest="x", state="staged")
-    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path)
-
-    back.start()
-    left = back.close(deadline_s=PATIENCE_S)
-
-    assert left == {"gone": "staged"}
-    assert back.state("torn") is None
 
 
 def test_an_error_keeps_its_class_on_its_way_from_the_agent(tmp_path: Path) -> None:
@@ -425,7 +399,7 @@ def test_a_wait_is_cut_short_by_who_is_in_a_hurry(faulty: FaultyServer, tmp_path
     back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
     back.start()
     back.offer(checkpoint(tmp_path, 10))
-    agent = back._agent
+    agent = back._agent.process
     assert agent is not None
     began = time.monotonic()
 
@@ -592,6 +566,101 @@ def test_a_copy_that_was_met_damaged_is_put_again_when_no_state_can_be_kept(
     assert faulty.objects["run/step-00000010/state"][0] == noise(2000, 10)
 
 
+def test_a_damaged_copy_is_not_forgotten_while_newer_ones_are_whole(tmp_path: Path) -> None:
+    """A look ends at the newest whole one: the word on an older one holds until that is made again, and heals it."""
+    cold, here = tmp_path / "cold", tmp_path / "here"
+    made = checkpoint(tmp_path / "made", 10)
+    sync(made, str(cold / made.name))
+    (cold / made.name / "state").write_bytes(noise(2000, 99))
+    for _attempt in range(2):
+        back = WriteBack(str(cold), queue_dir=tmp_path / "queue")
+        back.start()
+        back.fetch_newest(here)
+        back.close(deadline_s=PATIENCE_S)
+        sync(checkpoint(tmp_path / "made", 20), str(cold / "step-00000020"))
+    remembered = back.state(made.name)
+
+    back = WriteBack(str(cold), queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(here, 10))
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert (remembered, left, back.state(made.name)) == ("failed", {}, "verified")
+    assert (cold / made.name / "state").read_bytes() == noise(2000, 10)
+
+
+@pytest.mark.parametrize("how", ["whole", "gone"])
+def test_damage_that_was_mended_or_removed_by_others_is_forgotten(tmp_path: Path, how: str) -> None:
+    """Seen whole, or not there any more: nothing is left to say of it."""
+    cold = tmp_path / "cold"
+    made = checkpoint(tmp_path / "made", 10)
+    sync(made, str(cold / made.name))
+    said = []
+    for data in (noise(2000, 99), noise(2000, 10)):
+        if how == "gone" and said:
+            shutil.rmtree(cold / made.name)
+        else:
+            (cold / made.name / "state").write_bytes(data)
+        back = WriteBack(str(cold), queue_dir=tmp_path / "queue")
+        back.start()
+        pulled = back.fetch_newest(tmp_path / "here")
+        said.append((pulled.name, list(back.close(deadline_s=PATIENCE_S))))
+
+    assert said == [(None, [made.name]), (made.name if how == "whole" else None, [])]
+
+
+def test_a_copy_that_only_a_newer_datakit_reads_is_passed_over_and_left_alone(tmp_path: Path) -> None:
+    """It is no damage: nothing is kept of it, and what is offered under its name is refused, not put in its place."""
+    cold, here = tmp_path / "cold", tmp_path / "here"
+    newer = checkpoint(cold, 10) / "manifest.json"
+    newer.write_text(json.dumps(json.loads(newer.read_text()) | {"format": 99}))
+    before = newer.read_bytes()
+    back = WriteBack(str(cold), queue_dir=tmp_path / "queue")
+    back.start()
+
+    pulled = back.fetch_newest(here)
+    between = back.unpublished()
+    back.offer(checkpoint(here, 10))
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert ([each.name for each in pulled.skipped], pulled.damaged, between) == (["step-00000010"], {}, {})
+    assert "format 99" in left["step-00000010"]
+    assert (back.trouble("step-00000010"), newer.read_bytes()) == (UsageError, before)
+
+
+def test_a_torn_commit_here_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """Left staged by an earlier attempt, its manifest cut since: it is failed, and the next one is verified."""
+    queue, bad = tmp_path / "queue", checkpoint(tmp_path, 10)
+    queue.mkdir()
+    WriteBack(str(tmp_path / "cold"), queue_dir=queue).offer(bad)
+    (bad / "manifest.json").write_bytes((bad / "manifest.json").read_bytes()[:40])
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=queue)
+    back.start()
+
+    back.offer(checkpoint(tmp_path, 20))
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert list(left) == [bad.name]
+    assert f"{bad / 'manifest.json'}: the manifest is not JSON" in left[bad.name]
+    assert (back.trouble(bad.name), back.state("step-00000020")) == (IntegrityError, "verified")
+    assert back._agent.starts == 1
+
+
+def test_a_copy_whose_last_word_finds_no_room_ends_with_that_error(tmp_path: Path) -> None:
+    """The agent made it and could not say so: it is not verified, and the class is that of the full disk."""
+    path = checkpoint(tmp_path, 10)
+    back = WriteBack(str(tmp_path / "cold"), queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(path)
+    about = {"path": str(path), "dest": f"{tmp_path}/cold/{path.name}", "manifest_digest": None, "repair": False}
+
+    back._take({"event": "failed", "op": "publish", "requests": {}, **about, **told(NoSpace("no space"))})
+    said = (back.state(path.name), back.trouble(path.name), back.unpublished())
+
+    assert said == ("failed", NoSpace, {path.name: "no space"})
+    assert back.close(deadline_s=PATIENCE_S) == {}
+
+
 @pytest.mark.parametrize("name", ["state", "manifest.json"])
 def test_a_torn_copy_in_the_way_of_an_offer_is_put_again_and_said(
     faulty: FaultyServer, tmp_path: Path, name: str
@@ -641,7 +710,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
 for commit in commits:
     back.offer(Path(commit))
 print([said.message.split(" to write")[0] for said in back.poll()])
-print([back.state(Path(commit).name) for commit in commits], len(back.unrecorded))
+print([back.state(Path(commit).name) for commit in commits], len(back.unkept))
 """
 
 
@@ -657,7 +726,7 @@ def test_a_commit_whose_state_finds_no_room_has_no_copy(tmp_path: Path) -> None:
 
     assert said[0] == "['no space', 'no space']"
     assert said[1] == "['failed', 'failed'] 2"
-    assert said[2] == "['step-00000010', 'step-00000020'] StoreUnavailable"
+    assert said[2] == "['step-00000010', 'step-00000020'] NoSpace"
     assert [path.name for path in (tmp_path / "cold").iterdir()] == ["step-00000010"]
     assert not list((tmp_path / "queue").glob("*.json"))
 
@@ -672,28 +741,12 @@ def test_room_that_is_found_in_the_end_is_used(tmp_path: Path) -> None:
     verify_commit(tmp_path / "cold" / "step-00000010")
 
 
-def test_a_lost_copy_is_not_called_verified_where_there_is_no_room_to_say_so(tmp_path: Path) -> None:
-    """The older word goes, and the commit is offered again all the same."""
-    published(str(tmp_path / "cold"), tmp_path, 10)
-    code = """
-import resource, sys
-from pathlib import Path
-from datakit.storage.copies import read_copy, take_back
-file = Path(sys.argv[1])
-copy = read_copy(file)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
-print(take_back(copy, "gone"), file.exists())
-"""
-
-    assert run_code(code, tmp_path / "queue" / "step-00000010.json") == "True False\n"
-
-
 def test_an_agent_that_cannot_be_started_again_is_given_up_and_told(tmp_path: Path) -> None:
     """The queue directory is gone when it died: that is told as trouble, and training goes on."""
     back = WriteBack("s3://bkt/run", queue_dir=tmp_path / "queue", env={"PYTHONHOME": "/nowhere"})
     back.start()
-    assert back._agent is not None
-    back._agent.wait(timeout=PATIENCE_S)
+    assert back._agent.process is not None
+    back._agent.process.wait(timeout=PATIENCE_S)
     back.offer(checkpoint(tmp_path, 10))
     shutil.rmtree(tmp_path / "queue")
 
@@ -702,45 +755,6 @@ def test_an_agent_that_cannot_be_started_again_is_given_up_and_told(tmp_path: Pa
 
     assert [type(each) for each in told] == [Failed]
     assert list(left) == ["step-00000010"]
-
-
-@pytest.mark.parametrize("state_format", [1, 2])
-def test_a_run_may_be_moved_between_attempts(tmp_path: Path, state_format: int) -> None:
-    """What was staged goes up from the new place, also where an older datakit wrote where it was."""
-    old, new = tmp_path / "old" / "run", tmp_path / "new" / "run"
-    path = checkpoint(old / "checkpoints", 10)
-    first = WriteBack(str(tmp_path / "cold"), queue_dir=old / "write-back")
-    first.queue_dir.mkdir()
-    first.offer(path)
-    if state_format == 1:
-        file = old / "write-back" / "step-00000010.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1, "path": str(path)}))
-    (tmp_path / "old").rename(tmp_path / "new")
-    make_commit(path, {"state": b"of another run, at the old place"}, kind="checkpoint")
-
-    second = WriteBack(str(tmp_path / "cold"), queue_dir=new / "write-back")
-    second.start()
-    left = second.close(deadline_s=PATIENCE_S)
-
-    assert (left, second.state("step-00000010")) == ({}, "verified")
-    assert (tmp_path / "cold" / "step-00000010" / "state").read_bytes() == noise(2000, 10)
-
-
-def test_a_state_keeps_where_its_commit_is_relative_to_the_run(tmp_path: Path) -> None:
-    """What lies elsewhere keeps its whole path; a format of a newer datakit is no state that is known."""
-    file = tmp_path / "run" / "write-back" / "a.json"
-    file.parent.mkdir(parents=True)
-    said = []
-    for path in (tmp_path / "run" / "checkpoints" / "a", tmp_path / "else" / "a"):
-        write_state(file, path=str(path), dest="x", state="staged")
-        copy = read_copy(file)
-        said.append((json.loads(file.read_text())["path"], copy and copy.path))
-
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 3}))
-
-    assert said[0] == ("checkpoints/a", tmp_path / "run" / "checkpoints" / "a")
-    assert said[1] == (str(tmp_path / "else" / "a"), tmp_path / "else" / "a")
-    assert read_copy(file) is None
 
 
 @pytest.mark.parametrize("deaths", [1, MAX_STARTS])
@@ -756,7 +770,7 @@ def test_a_look_is_asked_again_when_the_agent_dies_over_it(faulty: FaultyServer,
         for number in range(deaths):
             while len(faulty.asked("GET", "")) <= number and not ended.wait(0.01):
                 pass
-            if (agent := back._agent) is not None and not ended.is_set():
+            if (agent := back._agent.process) is not None and not ended.is_set():
                 agent.kill()
 
     killer = threading.Thread(target=kill_each)
@@ -773,3 +787,21 @@ def test_a_look_is_asked_again_when_the_agent_dies_over_it(faulty: FaultyServer,
         killer.join(timeout=PATIENCE_S)
         faulty.released.set()
         back.close(deadline_s=PATIENCE_S)
+
+
+def test_a_run_may_be_moved_between_attempts(tmp_path: Path) -> None:
+    """What was staged goes up from the new place, whatever lies at the old one by now."""
+    old, new = tmp_path / "old" / "run", tmp_path / "new" / "run"
+    path = checkpoint(old / "checkpoints", 10)
+    first = WriteBack(str(tmp_path / "cold"), queue_dir=old / "write-back")
+    first.queue_dir.mkdir()
+    first.offer(path)
+    (tmp_path / "old").rename(tmp_path / "new")
+    make_commit(path, {"state": b"of another run, at the old place"}, kind="checkpoint")
+
+    second = WriteBack(str(tmp_path / "cold"), queue_dir=new / "write-back")
+    second.start()
+    left = second.close(deadline_s=PATIENCE_S)
+
+    assert (left, second.state("step-00000010")) == ({}, "verified")
+    assert (tmp_path / "cold" / "step-00000010" / "state").read_bytes() == noise(2000, 10)

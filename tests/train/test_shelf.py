@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from datakit import NotFound
 from datakit.storage.commit import commit, verify_commit
-from datakit.storage.copies import write_state
+from datakit.storage.copies import State, write_state
 from datakit.train.shelf import (
     checkpoints,
-    has_copy,
+    droppable,
     look,
     newest_checkpoint,
     prunable,
@@ -46,7 +46,7 @@ def damage(path: Path, how: str = "bytes") -> None:
         (path / "manifest.json").unlink()
 
 
-def written_back(run: Path, states: dict[int, str]) -> None:
+def written_back(run: Path, states: dict[int, State]) -> None:
     (run / "write-back").mkdir(exist_ok=True)
     for step, state in states.items():
         name = step_name(step)
@@ -122,12 +122,25 @@ def test_nothing_is_dropped_that_write_back_still_needs(tmp_path: Path) -> None:
         put(tmp_path, step)
     written_back(tmp_path, {10: "verified", 20: "failed", 30: "uploading", 40: "staged", 50: "failed", 60: "staged"})
 
-    before = prunable(tmp_path / "checkpoints", keep=1, may_go=lambda name: has_copy(tmp_path, name))
+    before = prunable(tmp_path / "checkpoints", keep=1, may_go=droppable(tmp_path))
     written_back(tmp_path, {60: "verified"})
-    after = prunable(tmp_path / "checkpoints", keep=1, may_go=lambda name: has_copy(tmp_path, name))
+    after = prunable(tmp_path / "checkpoints", keep=1, may_go=droppable(tmp_path))
+    lost = prunable(tmp_path / "checkpoints", keep=1, may_go=droppable(tmp_path, lost={step_name(10)}))
 
     assert names(before) == [10]
     assert names(after) == [10, 20, 50]
+    assert names(lost) == [20, 50]
+
+
+def test_who_asks_what_may_go_reads_the_states_once(tmp_path: Path) -> None:
+    """Not once for each checkpoint: what was asked for answers by what stood there then."""
+    put(tmp_path, 10)
+    written_back(tmp_path, {10: "verified"})
+
+    may_go = droppable(tmp_path)
+    shutil.rmtree(tmp_path / "write-back")
+
+    assert (may_go(step_name(10)), may_go(step_name(20))) == (True, False)
 
 
 def test_setting_aside_keeps_the_bytes_and_hides_the_name(tmp_path: Path) -> None:

@@ -378,6 +378,7 @@ def test_a_dry_run_tells_and_writes_nothing(tokens_dir: Path, base_dir: Path, tm
 
     finished = datakit(*command(tokens_dir, base_dir, run, "--dry-run"))
     brief = datakit(*command(tokens_dir, base_dir, tmp_path / "brief", "--dry-run", "--steps", 1))
+    single = datakit(*command(tokens_dir, base_dir, tmp_path / "brief", "--dry-run", "--batch-size", 13))
     refused = datakit(*command(tokens_dir, base_dir, run, "--dry-run", "--seed", 9))
 
     plan = fresh.json["result"]
@@ -386,6 +387,7 @@ def test_a_dry_run_tells_and_writes_nothing(tokens_dir: Path, base_dir: Path, tm
     assert "is finished: 6 steps" in finished.stderr
     assert "2.0, each of 3 steps" in finished.stderr
     assert "33.33% of one, which has 3 steps" in brief.stderr
+    assert "6.0, each of 1 step\n" in single.stderr
     assert refused.code == 3
     assert "--accept settings" in refused.stderr
     assert sorted(str(path) for path in run.rglob("*")) == before
@@ -556,7 +558,7 @@ def test_a_damaged_copy_is_put_again_once_its_step_is_made_again(
     assert cautions(events) == []
 
 
-def test_a_damaged_copy_without_a_whole_commit_here_ends_the_command_with_7(
+def test_a_damaged_copy_without_a_whole_commit_here_ends_the_command_with_4(
     tokens_dir: Path, base_dir: Path, tmp_path: Path, bucket: str, s3: S3Server
 ) -> None:
     """Nobody can put it again: it is named, with what is left to do; once it is gone, all is well."""
@@ -569,17 +571,37 @@ def test_a_damaged_copy_without_a_whole_commit_here_ends_the_command_with_7(
     s3.request("DELETE", torn)
     again = datakit(*words)
 
-    assert told.code == 7
+    assert told.code == 4
     assert list(told.json["result"]["unpublished"]) == ["step-00000009"]
+    assert "1 commit has no good copy" in told.json["error"]["message"]
     assert "step-00000009/manifest.json" in told.json["error"]["message"]
     assert told.json["error"]["hint"].startswith(f"Remove {bucket}/run/step-00000009")
     assert (again.code, again.json["result"]["unpublished"]) == (0, {})
 
 
+def test_a_copy_that_only_a_newer_datakit_reads_is_no_trouble_of_the_run(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path
+) -> None:
+    """It is passed over with the way out, is not called damaged, and nobody is told to remove it."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    make_commit(cold / "step-00000020", {"a": b"1"}, kind="checkpoint")
+    manifest = cold / "step-00000020" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
+    before = manifest.read_bytes()
+
+    told = datakit(*command(tokens_dir, base_dir, run, "--write-back", cold, "--json"))
+
+    assert (told.code, told.json["result"]["unpublished"]) == (0, {})
+    assert [(said["message"].split(":")[0], said["hint"]) for said in told.json["cautions"]] == [
+        (f"{cold}/step-00000020 cannot be read here and is passed over", "Upgrade: pip install --upgrade datakit")
+    ]
+    assert (manifest.read_bytes(), (run / "write-back" / "step-00000020.json").exists()) == (before, False)
+
+
 def test_commits_whose_state_cannot_be_kept_have_no_copy(
     tokens_dir: Path, base_dir: Path, tmp_path: Path, clean_room: Path
 ) -> None:
-    """Something stands where each state would: nothing is dropped or called verified, each is named, the code is 7."""
+    """Something stands where each state would: nothing is dropped or called verified, each is named, with its error."""
     run, cold = tmp_path / "run", tmp_path / "cold"
     here(tokens_dir, base_dir, tmp_path / "first" / "run")
     names = [f"step-{step:08d}" for step in (2, 4, 6)]
@@ -591,7 +613,7 @@ def test_commits_whose_state_cannot_be_kept_have_no_copy(
     pruned = datakit("ckpt", "prune", run, "--keep", 1, "--json")
 
     result = told.json["result"]
-    assert told.code == 7
+    assert told.code == 1
     assert set(result["unpublished"]) == {*names, "adapter"}
     assert result["adapter_copy"] is None
     assert [saved["remote"] == "verified" for saved in result["checkpoints"]] == [False] * 3
