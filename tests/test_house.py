@@ -74,6 +74,7 @@ ORDER = [
     "source/trees",
     "source/grouping",
     "source/members",
+    "source/indexes",
     "source/tars",
     "source/cells",
     "source/tables",

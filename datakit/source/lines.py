@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
@@ -25,7 +26,7 @@ from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import changed, open_original
 from datakit.source.records import KeyColumn, Positions, Run, here, rows_of, stretches
-from datakit.source.spans import DIGEST_BYTES, MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
+from datakit.source.spans import MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
 from datakit.source.troubles import Raw, Trouble
 from datakit.storage import disk
 

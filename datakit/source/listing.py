@@ -9,6 +9,7 @@ from typing import Literal
 from datakit.events import Caution, Note
 from datakit.source.fetching import Fetched
 from datakit.source.grouping import FoundFile, list_files
+from datakit.source.indexes import lost_tars
 from datakit.source.lines import list_lines
 from datakit.source.members import joined
 from datakit.source.naming import Naming
@@ -60,7 +61,8 @@ def list_records(
         tasks = tar_tasks(list(zip(lines, whole, strict=True)), root=local.root, naming=naming)
         pieces = list(run(list_tar, tasks))
         hidden += [name for piece in pieces for name in piece.hidden]
-        records = joined(pieces, troubles=told)
+        lost = lost_tars(sources.files, sources.beside, root=local.root)
+        records = joined(pieces, troubles=[*told, *lost])
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
         pieces = list(run(list_table, tables))

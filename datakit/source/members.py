@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import Sample, sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution, Note
@@ -38,19 +39,21 @@ class Said(NamedTuple):
 class Holder(NamedTuple):
     """A plain local file that parts lie in: the name that messages use, its path, bytes and time of change in ns.
 
-    It may be a copy; `source_ns` is when what it is a copy of was changed, 0 where that is known by other means.
+    It may be a copy; `source_ns` is when what it is a copy of was changed, 0 where that is known by other means. Where
+    it is `exact`, signatures of its records are sample digests.
     """
 
     name: str
     path: str
     size: int
     changed_ns: int
+    exact: bool
     source_ns: int = 0
 
     @classmethod
-    def at(cls, name: str, path: str) -> Holder:
+    def at(cls, name: str, path: str, *, exact: bool) -> Holder:
         """The file as it is now."""
-        return cls(name, path, *version_of(path))
+        return cls(name, path, *version_of(path), exact=exact)
 
     def is_same(self, descriptor: int) -> bool:
         """Whether an open file is as it was."""
@@ -69,7 +72,6 @@ class Piece:
     sizes: npt.NDArray[np.int64]
     signatures: npt.NDArray[np.uint8]
     rows: npt.NDArray[np.int64]
-    exact: bool
     troubles: tuple[Trouble, ...] = ()
     remarks: tuple[Note | Caution, ...] = ()
     said: Said | None = None
@@ -91,7 +93,7 @@ class Members:
         offsets: Where each part begins.
         sizes: Bytes of each part.
         all_signatures: A row of 16 bytes for each record.
-        exact: Whether signatures are sample digests.
+        exact: Whether all signatures are sample digests.
         rows: Number of each record in its file, from 1, for messages.
         troubles: What is no record.
         remarks: What a user should be told.
@@ -142,9 +144,8 @@ class Members:
 
     def newest_ns(self, positions: Positions) -> int:
         """When the last of the files of some was changed, in ns since 1970; 0 where digests tell what they hold."""
-        if self.exact:
-            return 0
-        return max((self.holders[number].source_ns for number in np.unique(self.holder_of[positions])), default=0)
+        holders = [self.holders[number] for number in np.unique(self.holder_of[positions])]
+        return max((holder.source_ns for holder in holders if not holder.exact), default=0)
 
     def planned(self) -> Members:
         """The table without the hashes of its keys."""
@@ -201,7 +202,7 @@ class MemberBatch:
                     if len(parts[name]) != sizes[at]:
                         raise _changed(table.holders[number].name)
                     at += 1
-                if table.exact and sample_digest(parts) != signatures[position]:
+                if table.holders[number].exact and sample_digest(parts) != signatures[position]:
                     raise _changed(table.where(position))
                 tokens, source = (None, None) if table.said is None else (column[position] for column in table.said)
                 yield Sample(keys[position], parts, source, tokens)
@@ -272,8 +273,8 @@ def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Memb
         firsts=np.concatenate([np.zeros(1, np.int64), np.cumsum(part_counts)]),
         offsets=np.concatenate([*(piece.offsets for piece in pieces), np.zeros(0, np.int64)]),
         sizes=np.concatenate([*(piece.sizes for piece in pieces), np.zeros(0, np.int64)]),
-        all_signatures=np.concatenate([*(piece.signatures for piece in pieces), np.zeros((0, 16), np.uint8)]),
-        exact=all(piece.exact for piece in pieces),
+        all_signatures=np.concatenate([*(piece.signatures for piece in pieces), np.zeros((0, DIGEST_BYTES), np.uint8)]),
+        exact=all(piece.holder.exact for piece in pieces),
         rows=np.concatenate([*(piece.rows for piece in pieces), np.zeros(0, np.int64)]),
         troubles=(*troubles, *(trouble for piece in pieces for trouble in piece.troubles)),
         remarks=tuple(remark for piece in pieces for remark in piece.remarks),

@@ -21,6 +21,9 @@ from datakit.storage import disk
 BUFFER_BYTES = 2**20
 """Bytes read ahead of a file that is read from its beginning to its end."""
 
+PLACES_BYTES = 2**13
+"""Bytes read ahead of a file of which single places are read: headers of a tar, stretches that pyarrow names."""
+
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR}
 """What open(2) says where a file has vanished, or a link, a socket, a device or a folder has taken its place."""
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import orjson
 
 from datakit.data.keys import key_hash
+from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
@@ -30,7 +31,6 @@ from datakit.source.troubles import Raw, Trouble
 from datakit.storage.disk import at_door
 
 BOM = b"\xef\xbb\xbf"
-DIGEST_BYTES = 16
 
 MAX_LINE_BYTES = 2**32 - 1
 """A size takes four bytes of the table."""

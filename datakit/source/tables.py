@@ -24,13 +24,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
+from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.source.cells import Cells, Row
 from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Piece
 from datakit.source.naming import JSON_PART, Naming
-from datakit.source.originals import reading
+from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.troubles import Trouble
@@ -39,9 +40,6 @@ from datakit.units import format_number_of
 
 BATCH_ROWS = 128
 """Rows that are looked at at once: few enough for rows of megabytes, enough to spread what a batch costs."""
-
-_SMALL_BUFFER = 2**13
-"""Bytes read ahead where pyarrow says itself which stretches it wants."""
 
 _MEND = "Mend that row, or take it out, and pack again"
 
@@ -146,7 +144,7 @@ def _parquet_batches(task: TableTask) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with reading(task.file.path, version=task.file.version, buffer_bytes=_SMALL_BUFFER) as opened:
+    with reading(task.file.path, version=task.file.version, buffer_bytes=PLACES_BYTES) as opened:
         # pages may carry a CRC-32, which pyarrow looks at only where it is asked to
         file = pq.ParquetFile(pa.PythonFile(opened, mode="r"), page_checksum_verification=True)
         yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=[task.group])
@@ -167,7 +165,7 @@ def _group_sizes(file: LineFile) -> list[int]:
     import pyarrow.parquet as pq
 
     try:
-        with reading(file.path, version=file.version, buffer_bytes=_SMALL_BUFFER) as opened:
+        with reading(file.path, version=file.version, buffer_bytes=PLACES_BYTES) as opened:
             metadata = pq.ParquetFile(pa.PythonFile(opened, mode="r")).metadata
             return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     except (pa.ArrowException, OSError) as error:
@@ -277,17 +275,16 @@ class _Columns:
             self.end += len(row.parts[name])
 
     def piece(self) -> Piece:
-        """The piece."""
+        """The rows that were added, and what was told."""
         return Piece(
-            holder=Holder.at(self.task.target, self.task.target)._replace(name=self.task.file.name),
+            holder=Holder.at(self.task.file.name, self.task.target, exact=True),
             keys=KeyColumn.of(self.keys),
             kinds=tuple(self.kinds),
             kind_of=np.array(self.kind_of, np.int32),
             offsets=np.array(self.offsets, np.int64),
             sizes=np.array(self.sizes, np.int64),
-            signatures=np.frombuffer(bytes(self.digests), np.uint8).reshape(-1, 16),
+            signatures=np.frombuffer(bytes(self.digests), np.uint8).reshape(-1, DIGEST_BYTES),
             rows=np.array(self.rows, np.int64),
-            exact=True,
             troubles=tuple(self.troubles),
             unnamed=self.unnamed,
         )

@@ -1,10 +1,9 @@
 """tars: the samples of tars as a table, whoever wrote them.
 
-A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too. The index
-must be of this tar: no part of a sample stands behind the last that it names, and a manifest that names the tar gives
-its size. Else that is said, and the tar read like any other, header by header (see `data/archive`), its names cut by
-the same rule as those of files. Folders and hidden names are left out; links, devices, sparse members and names that
-lead up are offenders, as is everything that a folder of files could not hold.
+A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too, if the index
+is of this tar (see `indexes`). Else that is said, and the tar read like any other, header by header (see
+`data/archive`), its names cut by the same rule as those of files. Folders and hidden names are left out; links,
+devices, sparse members and names that lead up are offenders, as is everything that a folder of files could not hold.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
-from typing import BinaryIO
 
 import numpy as np
 
-from datakit.data.archive import Read, entries
+from datakit.data.archive import entries
+from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
-from datakit.data.keys import part_of
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.data.shard import BLOCK_BYTES, Row, header
-from datakit.errors import DatakitError, InputError, IntegrityError, UsageError
+from datakit.data.rows import DIGEST_BYTES
+from datakit.data.shard import Row, header
+from datakit.errors import InputError, IntegrityError
 from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
+from datakit.source.indexes import difference, index_at, named_in, reader
 from datakit.source.members import Holder, Piece, Said
 from datakit.source.naming import Naming
-from datakit.source.originals import reading
+from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
 from datakit.source.troubles import Trouble, shown
 from datakit.storage import disk
-from datakit.storage.commit import parse_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,16 @@ class TarTask:
         file: A plain tar on a local disk.
         source: What it was laid down from.
         index: Where its index would be.
-        said_bytes: What a manifest gives as its size; None where none names it.
+        said: What a manifest says of it; None where none names it.
+        said_index: The same of its index.
         naming: How names are cut.
     """
 
     file: LineFile
     source: SourceFile
     index: str
-    said_bytes: int | None
+    said: FileEntry | None
+    said_index: FileEntry | None
     naming: Naming
 
 
@@ -64,24 +65,31 @@ def list_tar(task: TarTask) -> Piece:
         IntegrityError, UsageError: The index beside it is damaged, or of a newer datakit.
     """
     with disk.at_door(task.file.path), reading(task.file.path, version=task.file.version):
-        holder = Holder.at(task.file.name, task.file.path)._replace(source_ns=task.source.changed_ns or 0)
-        if not os.path.exists(task.index):
-            return _foreign(holder, task.source, task.naming)
-        index = _index_at(task.index)
-        if (other := _difference(index, holder, task.said_bytes)) is None:
-            return _indexed(holder, index)
+        holder = Holder.at(task.file.name, task.file.path, exact=False)
+        holder = holder._replace(source_ns=task.source.changed_ns or 0)
+        index, why = _index_of(task, holder)
+        if index is not None:
+            return _indexed(holder._replace(exact=True), index)
         piece = _foreign(holder, task.source, task.naming)
-    said = f"the index beside {holder.name} is not of this tar: {other}; so the tar itself was read"
-    return replace(piece, remarks=(*piece.remarks, Caution(said, hint="If that is not meant, fetch both again")))
+    if why is None:
+        return piece
+    said = Caution(f"{why}; so the tar itself was read", hint="If that is not meant, fetch both again")
+    return replace(piece, remarks=(*piece.remarks, said))
 
 
-def _index_at(path: str) -> Index:
-    with reading(path) as file:
-        data = file.read()
-    try:
-        return Index.from_buffer(data)
-    except (IntegrityError, UsageError) as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=path) from None
+def _index_of(task: TarTask, holder: Holder) -> tuple[Index | None, str | None]:
+    """The index that says what is in a tar; without one, why that is to be told."""
+    if not os.path.exists(task.index):
+        why = f"{holder.name} has no index beside it, which its manifest names"
+        return None, None if task.said_index is None else why
+    if task.said is not None and task.said.bytes != holder.size:
+        other = f"the manifest gives it {task.said.bytes} bytes, and it has {holder.size}"
+    else:
+        index = index_at(task.index, task.said_index)
+        if (found := difference(index, holder.path, holder.size)) is None:
+            return index, None
+        other = found
+    return None, f"the index beside {holder.name} is not of this tar: {other}"
 
 
 def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, naming: Naming) -> list[TarTask]:
@@ -92,57 +100,18 @@ def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, naming:
         root: The folder of the source, in which an index of ours may lie beside each, and a manifest.
         naming: How names are cut.
     """
-    sizes: dict[str, Mapping[str, int]] = {}
+    named: dict[str, Mapping[str, FileEntry]] = {}
     tasks = []
     for file, source in tars:
-        said = None
+        said = said_index = None
         for folder in PurePosixPath(file.name).parents:
             above = os.path.join(root, folder)
-            if above not in sizes:
-                sizes[above] = _sizes_in(os.path.join(above, MANIFEST_NAME))
-            said = sizes[above].get(str(PurePosixPath(file.name).relative_to(folder)), said)
-        tasks.append(TarTask(file, source, os.path.join(root, index_name(file.name)), said, naming))
+            if above not in named:
+                named[above] = named_in(os.path.join(above, MANIFEST_NAME))
+            name = str(PurePosixPath(file.name).relative_to(folder))
+            said, said_index = named[above].get(name, said), named[above].get(index_name(name), said_index)
+        tasks.append(TarTask(file, source, os.path.join(root, index_name(file.name)), said, said_index, naming))
     return tasks
-
-
-def _sizes_in(path: str) -> Mapping[str, int]:
-    """Bytes of each file that a manifest names; of one that cannot be read, none: it vouches for nothing."""
-    if not os.path.exists(path):
-        return {}
-    try:
-        with reading(path) as file:
-            return {entry.name: entry.bytes for entry in parse_manifest(file.read(), where=path).members}
-    except DatakitError:
-        return {}
-
-
-def _difference(index: Index, holder: Holder, said_bytes: int | None) -> str | None:
-    """What shows that an index is of another tar, or None."""
-    if said_bytes is not None and said_bytes != holder.size:
-        return f"the manifest gives it {said_bytes} bytes, and it has {holder.size}"
-    end = max((int((index.offsets(part) + index.sizes(part)).max(initial=0)) for part in index.parts), default=0)
-    if (end := end + -end % BLOCK_BYTES) > holder.size:
-        return f"it ends at byte {holder.size}, before what the index names"
-    with reading(holder.path) as file:
-        if end and _read(file, end)(0, BLOCK_BYTES) == b"\n".ljust(BLOCK_BYTES, b"\0"):
-            end += BLOCK_BYTES  # the last line feed of a bundle, which is no part of its last line
-        try:
-            for entry in entries(_read(file, end), holder.size - end):
-                if entry.kind not in ("folder", "device") and part_of(entry.name) is not None:
-                    return f"{shown(entry.name)} stands behind what the index names"
-        except IntegrityError as error:
-            return f"behind what the index names, at byte {end}, {error.message}"
-    return None
-
-
-def _read(file: BinaryIO, start: int = 0) -> Read:
-    """What gives a tar's bytes from one of them on."""
-
-    def read(offset: int, size: int) -> bytes:
-        file.seek(start + offset)
-        return file.read(size)
-
-    return read
 
 
 def _indexed(holder: Holder, index: Index) -> Piece:
@@ -170,9 +139,8 @@ def _indexed(holder: Holder, index: Index) -> Piece:
         kind_of=np.array(kind_of, np.int32),
         offsets=np.array(offsets, np.int64),
         sizes=np.array(sizes, np.int64),
-        signatures=np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16),
+        signatures=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES),
         rows=np.array(numbers, np.int64),
-        exact=True,
         troubles=tuple(troubles),
         said=_said(tokens, sources),
     )
@@ -203,7 +171,7 @@ def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
     signatures = bytearray()
     offsets, sizes = table.stamps.astype(np.int64), table.sizes
     for first, last in zip(table.firsts[:-1].tolist(), table.firsts[1:].tolist(), strict=True):
-        digest = blake2b(stamp, digest_size=16)
+        digest = blake2b(stamp, digest_size=DIGEST_BYTES)
         digest.update(offsets[first:last].tobytes() + sizes[first:last].tobytes())
         signatures += digest.digest()
     return Piece(
@@ -213,9 +181,8 @@ def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
         kind_of=table.kind_of,
         offsets=offsets,
         sizes=sizes,
-        signatures=np.frombuffer(bytes(signatures), np.uint8).reshape(-1, 16),
+        signatures=np.frombuffer(bytes(signatures), np.uint8).reshape(-1, DIGEST_BYTES),
         rows=np.arange(1, len(table.keys) + 1),
-        exact=False,
         hidden=tuple(hidden),
         troubles=tuple(replace(trouble, where=f"{holder.name}/{trouble.where}", raws=()) for trouble in table.troubles),
     )
@@ -223,9 +190,9 @@ def _foreign(holder: Holder, source: SourceFile, naming: Naming) -> Piece:
 
 def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[FoundFile]:
     """The files in a tar, each with its offset for a stamp; what is no file is told, and what is hidden."""
-    with reading(holder.path) as file:
+    with reading(holder.path, buffer_bytes=PLACES_BYTES) as file:
         try:
-            for entry in entries(_read(file), holder.size, errors="surrogateescape"):
+            for entry in entries(reader(file), holder.size, errors="surrogateescape"):
                 steps = [step for step in entry.name.split("/") if step != "."]
                 name, hint = "/".join(steps), "Take it out of the tar"
                 if entry.kind == "folder":

@@ -36,7 +36,7 @@ def laid(path: Path, samples: list[Sample], *, exact: bool = True) -> Piece:
         digests += sample_digest(sample.parts)
     path.write_bytes(data)
     return Piece(
-        holder=Holder.at(path.name, str(path)),
+        holder=Holder.at(path.name, str(path), exact=exact),
         keys=KeyColumn.of([sample.key for sample in samples]),
         kinds=tuple(kinds),
         kind_of=np.array(kind_of, np.int32),
@@ -44,7 +44,6 @@ def laid(path: Path, samples: list[Sample], *, exact: bool = True) -> Piece:
         sizes=np.array(sizes, np.int64),
         signatures=np.frombuffer(digests, np.uint8).reshape(-1, 16),
         rows=np.arange(1, len(samples) + 1),
-        exact=exact,
     )
 
 
@@ -111,7 +110,7 @@ def test_bytes_that_do_not_match_their_digest_are_refused(tmp_path: Path) -> Non
     """Same size, as if listed since: a digest tells, as an index of ours has them."""
     table = table_of(tmp_path, [Sample("a", {"x": b"abc"}), Sample("b", {"x": b"def"})])
     (tmp_path / "f0").write_bytes(b"abcdeF")
-    table = replace(table, holders=(Holder.at("f0", str(tmp_path / "f0")),))
+    table = replace(table, holders=(Holder.at("f0", str(tmp_path / "f0"), exact=True),))
 
     with pytest.raises(InputError, match="f0:2 is not what it was when it was listed, or not what its index says"):
         list(table.take(np.arange(2)).samples())
@@ -140,7 +139,7 @@ def test_digests_need_no_times_and_places_do(tmp_path: Path) -> None:
     """When the source of what a record lies in was changed; 0 where its digest tells what it holds."""
     pieces = [laid(tmp_path / name, [Sample(name, {"x": b"1"})], exact=False) for name in "abc"]
     pieces = [replace(piece, holder=piece.holder._replace(source_ns=n)) for n, piece in enumerate(pieces, start=5)]
-    table, sure = joined(pieces), joined([replace(piece, exact=True) for piece in pieces])
+    table, sure = joined(pieces), joined([replace(piece, holder=piece.holder._replace(exact=True)) for piece in pieces])
 
     assert table.newest_ns(np.array([0, 1])) == 6
     assert table.newest_ns(np.array([2, 0])) == 7

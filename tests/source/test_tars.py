@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from webdataset import ShardWriter  # type: ignore[import-untyped]  # has no stubs
 
-from datakit import InputError, IntegrityError
+from datakit import InputError
 from datakit.data.index import Index, index_name
 from datakit.data.shard import Part, Row, Sample, sample_digest
-from datakit.events import Caution, Event, Note
+from datakit.events import Event, Note
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import reindex
@@ -257,31 +257,6 @@ def test_what_a_tar_holds_is_known_again_without_reading_it(
     assert touched.built == 1
 
 
-def test_an_index_that_does_not_fit_its_tar_is_found_out(tmp_path: Path) -> None:
-    """A flipped bit in a shard of ours: the digests of its index tell."""
-    pack(write_lines(tmp_path / "raw.jsonl", raw_lines(5)), tmp_path / "one")
-    (shard,) = (tmp_path / "one").glob("*.tar")
-    data = bytearray(shard.read_bytes())
-    data[520] ^= 1
-    shard.write_bytes(data)
-
-    with pytest.raises(InputError, match="or not what its index says"):
-        pack(tmp_path / "one", tmp_path / "two")
-
-
-def test_a_torn_index_is_named_with_what_mends_it(tmp_path: Path) -> None:
-    """It is not passed over: the tar's own headers would give other samples, as of bundled lines."""
-    path = tar(tmp_path / "raw" / "x.tar", {"a.txt": b"t"})
-    Path(index_name(str(path))).write_bytes(b"torn")
-
-    with pytest.raises(IntegrityError, match=r"raw/x\.tar\.index\.arrow: it is not a datakit index.*datakit reindex"):
-        pack(tmp_path / "raw", tmp_path / "ds")
-    reindex(tmp_path / "raw")
-    pack(tmp_path / "raw", tmp_path / "ds")
-
-    assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
-
-
 def test_a_name_that_no_key_can_be_is_refused_and_the_hint_works(tmp_path: Path) -> None:
     """A PAX name may be longer than a key: reindex says so, and what its hint says leaves that sample out."""
     names = ["k" * 300 + ".txt", "d" * 120 + "/" + "k" * 90 + ".txt", "a.txt"]
@@ -336,77 +311,3 @@ def test_tokens_and_sources_of_our_own_shards_stay(tmp_path: Path) -> None:
 
     assert sorted(samples_of(tmp_path / "two"), key=lambda sample: sample.key) == [*samples, Sample("z", {"txt": b"z"})]
     assert read_manifest(tmp_path / "two").contents.tokens == sum(range(9))
-
-
-def appended(path: Path, files: dict[str, bytes]) -> None:
-    """Append files to a tar as GNU tar does: over its end."""
-    folder = path.parent.parent / "new"
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    subprocess.run(["tar", "--format=ustar", "-rf", path, "-C", folder, *files], check=True)
-
-
-@pytest.mark.parametrize("bundle", [None, 7])
-def test_an_index_that_is_older_than_its_tar_is_not_believed(tmp_path: Path, bundle: int | None) -> None:
-    """A sample that was appended is packed, and it is said that the tar itself was read."""
-    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "ds", shard_size="1MiB", bundle=bundle)
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    (shard,) = (tmp_path / "ds").glob("*.tar")
-    for name in (shard.name, index_name(shard.name)):
-        (raw / name).write_bytes((tmp_path / "ds" / name).read_bytes())
-    told: list[Event] = []
-    settings = PackSettings(shard_size="1MiB")
-    pack(raw, tmp_path / "before", settings=settings, on_event=told.append)
-
-    assert not [event for event in told if isinstance(event, Caution)]
-    appended(raw / shard.name, {"zz/new.json": b"{}"})
-    pack(raw, tmp_path / "after", settings=settings, on_event=told.append)
-
-    assert "zz/new" in by_key(tmp_path / "after")
-    if bundle is None:
-        assert len(by_key(tmp_path / "after")) == 21
-    said = next(event.message for event in told if isinstance(event, Caution))
-    assert said == (
-        f"the index beside {shard.name} is not of this tar: zz/new.json stands behind what the index names; "
-        "so the tar itself was read"
-    )
-
-
-def test_an_index_is_not_believed_where_the_manifest_gives_another_size(tmp_path: Path) -> None:
-    """Zeros behind the end are no sample, and yet this is not the tar that was committed."""
-    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "raw/ds", shard_size="1MiB")
-    (shard,) = (tmp_path / "raw/ds").glob("*.tar")
-    size = shard.stat().st_size
-    os.truncate(shard, size + 10240)
-    told: list[Event] = []
-
-    pack(tmp_path / "raw", tmp_path / "ds", on_event=told.append)
-
-    (said,) = [event.message for event in told if isinstance(event, Caution)]
-    assert f"the manifest gives it {size} bytes, and it has {size + 10240}" in said
-    assert len(by_key(tmp_path / "ds")) == 20
-
-
-def test_an_index_of_a_longer_tar_does_not_hide_that_this_one_is_cut(tmp_path: Path) -> None:
-    """The tar itself is read, and has no end."""
-    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "ds", shard_size="1MiB")
-    (tmp_path / "ds/manifest.json").unlink()
-    (shard,) = (tmp_path / "ds").glob("*.tar")
-    os.truncate(shard, shard.stat().st_size - 2048)
-
-    with pytest.raises(InputError, match="is not a whole tar"):
-        pack(tmp_path / "ds", tmp_path / "again")
-
-
-def test_what_readers_skip_behind_the_last_sample_needs_no_index(tmp_path: Path) -> None:
-    """An index that reindex made of such a tar covers it."""
-    tar(tmp_path / "raw/x.tar", {"a.txt": b"1", "README": b"r", ".hidden": b"h", "__meta__/x.json": b"{}"})
-    reindex(tmp_path / "raw")
-    told: list[Event] = []
-
-    pack(tmp_path / "raw", tmp_path / "ds", on_event=told.append)
-
-    assert by_key(tmp_path / "ds") == {"a": {"txt": b"1"}}
-    assert not [event for event in told if isinstance(event, Caution)]

@@ -1,0 +1,166 @@
+"""indexes: the index that lies beside a tar: whether it is of that tar, and what a manifest says of both.
+
+An index is believed where a manifest that names it gives its bytes, and where the tar's own headers agree with it: each
+part under the name and in the place that it says, none besides. Contents are compared when they are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from datakit.data.archive import Entry, Read, entries
+from datakit.data.digest import FileEntry, entry_of
+from datakit.data.index import Index
+from datakit.data.keys import part_of
+from datakit.data.manifest import MANIFEST_NAME
+from datakit.data.shard import BUNDLE_PART, LINE_PART
+from datakit.errors import DatakitError, IntegrityError, UsageError
+from datakit.source.kinds import plain_name
+from datakit.source.originals import PLACES_BYTES, reading
+from datakit.source.trees import SourceFile
+from datakit.source.troubles import Trouble, shown
+from datakit.storage.commit import parse_manifest
+
+_BRING = "Bring it: datakit sync --repair SOURCE DATASET; or, to do without it, move the manifest away"
+_LOOK = "Look: datakit verify DATASET; or, to do without it, move the index and the manifest away"
+
+
+def named_in(path: str) -> Mapping[str, FileEntry]:
+    """What a manifest says of each file that it names; one that cannot be read names none: it vouches for nothing."""
+    if not os.path.exists(path):
+        return {}
+    try:
+        with reading(path) as file:
+            return {entry.name: entry for entry in parse_manifest(file.read(), where=path).members}
+    except DatakitError:
+        return {}
+
+
+def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, root: str) -> list[Trouble]:
+    """The tars that manifests of a source name and that are not there, as offenders.
+
+    Args:
+        files: The tars that are there.
+        beside: What lies beside them, manifests among it.
+        root: The folder of the source.
+    """
+    there = {plain_name(file.name) for file in files}
+    lost = []
+    for file in beside:
+        folder = PurePosixPath(file.name).parent
+        if file.name == str(folder / MANIFEST_NAME):
+            names = (str(folder / name) for name in named_in(os.path.join(root, file.name)) if name.endswith(".tar"))
+            said = f"is not there, and {file.name} names it"
+            lost += [Trouble(name, said, hint=_BRING) for name in names if name not in there]
+    return lost
+
+
+def index_at(path: str, said: FileEntry | None) -> Index:
+    """The index at a path.
+
+    Args:
+        path: A file.
+        said: What a manifest says of it.
+
+    Raises:
+        IntegrityError: It is not what the manifest says, or damaged.
+        UsageError: It is of a newer datakit.
+    """
+    with reading(path) as file:
+        data = file.read()
+    if said is not None and entry_of(said.name, data) != said:
+        raise IntegrityError(f"{path} is not what the manifest says of it", hint=_LOOK, subject=path)
+    try:
+        return Index.from_buffer(data)
+    except (IntegrityError, UsageError) as error:
+        raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=path) from None
+
+
+def difference(index: Index, path: str, size_bytes: int) -> str | None:
+    """What shows that an index is of another tar than that at a path, as a clause about the tar; None where nothing."""
+    places = _Places(index)
+    with reading(path, buffer_bytes=PLACES_BYTES) as file:
+        try:
+            for entry in entries(reader(file), size_bytes):
+                if not places.take(entry):
+                    return f"the index does not name {shown(entry.name)}, which begins at byte {entry.start}"
+        except IntegrityError as error:
+            return error.message
+    return places.left()
+
+
+def reader(file: BinaryIO) -> Read:
+    """What gives the bytes of an open tar by their places."""
+
+    def read(offset: int, size: int) -> bytes:
+        file.seek(offset)
+        return file.read(size)
+
+    return read
+
+
+class _Places:
+    """What an index says of each place in its tar, beside what members the tar has."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._prefix: str | None = None
+        self._files: dict[str, tuple[int, int]] = {}
+        self._named = {(0, 0)}
+        rows, numbers, offsets, sizes = [], [], [], []
+        for number, part in enumerate(index.parts):
+            its = np.flatnonzero(index.has(part))
+            rows.append(its)
+            numbers.append(np.full(len(its), number))
+            offsets.append(index.offsets(part)[its])
+            sizes.append(index.sizes(part)[its])
+        order = np.argsort(_joined(offsets), kind="stable")
+        self._rows, self._parts = _joined(rows)[order], _joined(numbers)[order]
+        self._offsets, self._sizes = _joined(offsets)[order], _joined(sizes)[order]
+
+    def take(self, entry: Entry) -> bool:
+        """Whether the index names a member as it is; what readers skip needs no name."""
+        at = entry.offset, entry.size
+        if entry.kind == "hard link":
+            at = self._files.get(entry.target, at)
+        elif entry.kind == "file":
+            self._files[entry.name] = at
+        named = None if entry.kind in ("folder", "device") else part_of(entry.name)
+        if named is None:
+            return True
+        self._named.add(at)
+        first, last = self._offsets.searchsorted([at[0], at[0] + 1]).tolist()
+        return any(self._is_at(place, *named, size=at[1]) for place in range(first, last))
+
+    def left(self) -> str | None:
+        """What the index names in a place where no member is that it could be."""
+        starts, sizes = np.array(sorted(self._named), np.int64).T
+        ends = (starts + sizes)[starts.searchsorted(self._offsets, "right") - 1]
+        inside = self._offsets + self._sizes <= ends
+        if inside.all():
+            return None
+        place = int(inside.argmin())
+        name = f"{self._index.key(int(self._rows[place]))}.{self._index.parts[self._parts[place]]}"
+        return f"no part of a sample is at byte {self._offsets[place]}, where the index names {name}"
+
+    def _is_at(self, place: int, key: str, part: str, *, size: int) -> bool:
+        """Whether a place is that of a part, or of a bundle's first line, under one prefix, as `--keys tar` sets it."""
+        said, said_size = self._index.parts[self._parts[place]], int(self._sizes[place])
+        if (said, said_size) != (part, size) and not ((said, part) == (LINE_PART, BUNDLE_PART) and said_size < size):
+            return False
+        whole = self._index.key(int(self._rows[place]))
+        prefix = whole.removesuffix(key) if self._prefix is None else self._prefix
+        if whole != prefix + key or not (prefix == "" or prefix.endswith("/")):
+            return False
+        self._prefix = prefix
+        return True
+
+
+def _joined(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([*columns, np.zeros(0, np.int64)])
