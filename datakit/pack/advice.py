@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from datakit.data.digest import PART_BYTES
 from datakit.pack.cut import GROUP_SHARDS, Layout
 from datakit.pack.prices import RequestPrice
 from datakit.units import agree, format_bytes, format_number_of
@@ -24,9 +25,6 @@ Kind: TypeAlias = Literal["edits", "append", "neighbours"]
 
 DEFAULT_REASON = "the default: a small change re-sends little, and reading takes few requests"
 """With S >= 20 k shards a release of k edits re-sends 5 % at most (1 - (1 - 1/S)^k < k/S)."""
-
-PART_BYTES = 16 * 2**20
-"""Bytes of one ranged read, as in downloads."""
 
 BANDWIDTH_BYTES_PER_S = 100 * 10**6
 """A rented machine with 1 Gbit/s; also what one stream from S3 gives (mixpeek/awesome-object-storage, 2026-04)."""
@@ -134,7 +132,7 @@ def next_changes(sizes: Sequence[tuple[int, int]], *, layout: Layout, edits: int
 def shard_size(total_bytes: int, *, edits: int, price: RequestPrice) -> ShardSize:
     """The shard size for which a release costs least: uploading what `edits` scattered edits change, and one reading.
 
-    A shard is two requests to write (itself and its index) and one for every 16 MiB of it, and one for its index, to
+    A shard is two requests to write (itself and its index) and one for each part of 16 MiB, and one for its index, to
     read. Requests cost money, and requests and bytes cost time, which costs what a rented machine does.
 
     Args:
