@@ -17,7 +17,7 @@ import numpy as np
 
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest
-from datakit.errors import NoSpace
+from datakit.errors import IntegrityError, NoSpace
 from datakit.events import Note, OnEvent, Progress
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew
@@ -210,7 +210,14 @@ class Work:
                 if path == split.path / entry.name:
                     staging.keep(entry.name)
                 else:
-                    link_or_copy(path, staging.path / entry.name)
+                    copied = link_or_copy(path, staging.path / entry.name)
+                    if copied is not None and copied.sha256 != entry.sha256:
+                        self.memory.forget_built([one.receipt.task])
+                        raise IntegrityError(
+                            f"{path} is not what it was when it was built",
+                            hint="Run the same command again: that shard is built anew",
+                            subject=str(path),
+                        )
                     staging.adopt(entry)
         pack = self.settings.to_json() | {"split": split.split}
         if (parent := _parent_of(split, named)) is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit import Refused
+from datakit import IntegrityError, Refused
 from datakit.data.digest import entry_of
 from datakit.pack import seal
 from datakit.pack.build import pack
@@ -339,6 +339,31 @@ def test_a_shard_is_copied_where_links_are_not(tmp_path: Path, monkeypatch: pyte
 
     assert verify(tmp_path / "ds").findings == ()
     assert small_pack(raw, tmp_path / "ds").reused == first.shards
+
+
+def test_a_built_shard_that_is_not_what_it_was_is_not_copied_into_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy is read, so a bit that flipped under an old time is seen; the next pack builds that shard again."""
+
+    def refuse(_source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    pack(raw, tmp_path / "ds", settings=PackSettings(shard_size="16KiB"), part=(0, 2))
+    damaged = next((tmp_path / ".ds.pack" / "built").glob("*.tar"))
+    about, data = damaged.stat(), bytearray(damaged.read_bytes())
+    data[600] ^= 1
+    damaged.write_bytes(data)
+    os.utime(damaged, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+    with pytest.raises(IntegrityError, match="is not what it was when it was built"):
+        small_pack(raw, tmp_path / "ds")
+    assert not (tmp_path / "ds").exists()
+
+    small_pack(raw, tmp_path / "ds")
+    assert verify(tmp_path / "ds").findings == ()
 
 
 def test_a_receipt_of_another_task_is_not_taken(tmp_path: Path) -> None:
