@@ -2,9 +2,9 @@
 
 `<dest>.errors.jsonl` has one object an offender: where it is, its key where it has one, what is wrong. With quarantine,
 `<dest>.quarantine/` also holds its bytes, to be mended and packed: lines in a plain file of their source's name, files
-as they were. A pack without offenders removes the report of an earlier one; what is in quarantine is the user's, and is
-only ever written over by a copy of the same name. Rows of tables, members of tars and objects in a store are named and
-not copied: they are still there.
+as they were. A pack without offenders removes the report of an earlier one, and nothing else of that name; what is in
+quarantine is the user's, and is only ever written over by a copy of the same name. Rows of tables, members of tars and
+objects in a store are named and not copied: they are still there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import BinaryIO, Literal
 
 import orjson
 
-from datakit.errors import InputError
+from datakit.errors import InputError, Refused
 from datakit.source.originals import reading
 from datakit.source.troubles import Raw, Trouble, listing, shown
 from datakit.storage import disk
 
-_COPY_BYTES = 2**20
+_FIELDS = ("where", "key", "problem")
+"""What each line of a report has, by which one is told from a file of the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,18 @@ def settle(
 
     Raises:
         InputError: There are more than may be left out; the report is written all the same.
+        Refused: Something else stands where the report would be.
     """
     report, folder = dest.with_name(f"{dest.name}.errors.jsonl"), dest.with_name(f"{dest.name}.quarantine")
     if not troubles:
-        if not dry_run:
+        if not dry_run and _is_ours(report):
             with disk.at_door(report):
                 report.unlink(missing_ok=True)
         return LeftOut()
     if not dry_run:
+        if not _is_ours(report):
+            said = f"{report} is no list of offenders that a pack wrote, and would be overwritten"
+            raise Refused(said, hint="Move it away, or name another destination", subject=str(report))
         disk.make_dirs(dest.parent)
         disk.write_atomic(report, b"".join(map(_line, troubles)))
     if len(troubles) > max_errors:
@@ -80,10 +85,25 @@ def settle(
     return LeftOut(len(troubles), report, folder)
 
 
+def _is_ours(report: Path) -> bool:
+    """Whether a pack wrote what stands where a report will, as its first line tells; nothing is nobody's."""
+    with disk.at_door(report):
+        if not os.path.lexists(report):
+            return True
+        if not report.is_file():
+            return False
+        with reading(str(report)) as file:
+            first = file.readline(disk.READ_BYTES)
+    try:
+        return tuple(orjson.loads(first)) == _FIELDS
+    except (orjson.JSONDecodeError, TypeError):
+        return False
+
+
 def _line(trouble: Trouble) -> bytes:
     # names may hold bytes that are no UTF-8, and so no JSON that others read
     key = None if trouble.key is None else shown(trouble.key)
-    value = {"where": shown(trouble.where), "key": key, "problem": shown(trouble.problem)}
+    value = dict(zip(_FIELDS, (shown(trouble.where), key, shown(trouble.problem)), strict=True))
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -103,11 +123,11 @@ def _copy(raws: Sequence[Raw], folder: Path) -> None:
 
 def _copy_bytes(source: BinaryIO, raw: Raw, copy: BinaryIO) -> None:
     if raw.size is None:
-        shutil.copyfileobj(source, copy, _COPY_BYTES)
+        shutil.copyfileobj(source, copy, disk.READ_BYTES)
         return
     source.seek(raw.offset, os.SEEK_SET)
     left = raw.size
-    while left and (data := source.read(min(left, _COPY_BYTES))):
+    while left and (data := source.read(min(left, disk.READ_BYTES))):
         copy.write(data)
         left -= len(data)
     copy.write(b"\n")

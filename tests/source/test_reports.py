@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit import DatakitError, InputError
+from datakit import InputError, NotAllowed, Refused
 from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
@@ -157,11 +157,29 @@ def test_a_name_of_any_bytes_can_stand_in_a_report(tmp_path: Path) -> None:
     assert tree(tmp_path / "ds.quarantine") == {"x": b"data"}
 
 
-def test_a_report_that_cannot_be_removed_is_said(tmp_path: Path) -> None:
-    """A folder of its name, say: in a sentence, never as an error of Python's."""
-    (tmp_path / "ds.errors.jsonl").mkdir()
+@pytest.mark.parametrize("data", [None, b"", b"my own notes\n", b'{"id": "a"}\n', b"[1]\n", b"3\n"])
+def test_what_a_pack_did_not_write_is_left_alone(tmp_path: Path, data: bytes | None) -> None:
+    """A folder or a file of the user's that has a report's name: neither removed nor written over."""
+    report = tmp_path / "ds.errors.jsonl"
+    report.mkdir() if data is None else report.write_bytes(data)
 
-    with pytest.raises(DatakitError, match=r"ds\.errors\.jsonl: Is a directory"):
+    assert settle([], dest=tmp_path / "ds", on_error="skip", max_errors=1) == LeftOut()
+    with pytest.raises(Refused, match=r"ds\.errors\.jsonl is no list of offenders that a pack wrote"):
+        settle([Trouble("x", "is bad")], dest=tmp_path / "ds", on_error="skip", max_errors=1)
+
+    assert report.is_dir() if data is None else report.read_bytes() == data
+
+
+def test_a_report_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sentence, never as an error of Python's."""
+    settle([Trouble("x", "is bad")], dest=tmp_path / "ds", on_error="skip", max_errors=1)
+
+    def unlink(path: Path, *, missing_ok: bool) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)  # the tests' user may be root, whom no mode keeps out
+
+    with pytest.raises(NotAllowed, match=r"ds\.errors\.jsonl: Permission denied"):
         settle([], dest=tmp_path / "ds", on_error="skip", max_errors=1)
 
 
