@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
+from datakit.data.digest import PART_BYTES
 from datakit.errors import InputError
 from datakit.machine import cores
 from datakit.source.files import FileBatch
@@ -50,11 +51,6 @@ CONCURRENCY = 64
 
 AHEAD = 2
 """Batches on their way at once: while the last objects of one come, requests of the next keep the connections busy."""
-
-PIECE_BYTES = 16 * 2**20
-"""Bytes of one ranged read, as in downloads."""
-
-_COPY_BYTES = 2**20
 
 SMALL_BYTES = 2**20
 """Objects up to this are read whole, into memory: 64 MiB at once at most."""
@@ -156,7 +152,7 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
         stores: Named stores of the settings.
 
     Raises:
-        InputError: A compressed file is damaged.
+        InputError: A compressed file is damaged, or an object is also the folder of another.
         Refused: An object is not the one that was listed.
         NoSpace: The spool's disk is full.
     """
@@ -168,7 +164,10 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
         if sources.is_remote:
             root = str(spool / "fetched")
             remote = stack.enter_context(Fetcher(sources, Path(root), stores=stores))
-            if sources.kind != "files":
+            if sources.kind == "files":
+                remote.refuse_clashes([file for file in sources.files if file.bytes > SMALL_BYTES])
+            else:
+                remote.refuse_clashes([*sources.files, *sources.beside])
                 remote.lay_down([*sources.files, *sources.beside])
         lines: list[LineFile] = []
         versions: dict[str, Version] = {}
@@ -229,15 +228,29 @@ class Fetcher:
         """Requests made so far."""
         return self._store.requests.total
 
+    def refuse_clashes(self, files: Sequence[SourceFile]) -> None:
+        """See that no file that will lie by itself is also the folder of another: a store may hold both, a disk cannot.
+
+        Raises:
+            InputError: One is.
+        """
+        names = {file.name for file in files}
+        for file in files:
+            above = next((str(folder) for folder in PurePosixPath(file.name).parents if str(folder) in names), None)
+            if above is not None:
+                raise InputError(
+                    f"{self._store.url}/{self._key(file)} lies below {above}, which is an object and no folder",
+                    hint="Rename one of the two, or pack them from two prefixes",
+                    subject=[above, file.name],
+                )
+
     def lay_down(self, files: Sequence[SourceFile]) -> None:
         """Lay each file down by itself.
 
         Raises:
-            InputError: One is also the folder of another.
             Refused: An object is not the one that was listed.
             IntegrityError: The bytes of one are not those of its tag, however often they are asked for.
         """
-        self._refuse_clashes(files)
         for folder in {(self._root / file.name).parent for file in files}:
             disk.make_dirs(folder)
         for _ in self._pool.map(self._lay_small, [file for file in files if file.bytes <= SMALL_BYTES]):
@@ -272,7 +285,7 @@ class Fetcher:
 
     def _move_in(self, path: Path, descriptor: int, at: int) -> None:
         with open(path, "rb") as whole:
-            while data := whole.read(_COPY_BYTES):
+            while data := whole.read(disk.READ_BYTES):
                 disk.write_all(descriptor, data, at)
                 at += len(data)
         path.unlink()
@@ -304,9 +317,9 @@ class Fetcher:
                 with disk.at_door(target), open(target, "wb") as out:
                     disk.preallocate(out.fileno(), file.bytes)
             ranges = [
-                _Range(file, start, min(start + PIECE_BYTES, file.bytes))
+                _Range(file, start, min(start + PART_BYTES, file.bytes))
                 for file in missing
-                for start in range(0, file.bytes, PIECE_BYTES)
+                for start in range(0, file.bytes, PART_BYTES)
             ]
             for _done in self._pool.map(self._fetch, ranges):
                 pass
@@ -315,18 +328,6 @@ class Fetcher:
             if not missing:
                 return
         raise etags.torn(f"{self._store.url}/{self._key(missing[0])}", subject=missing[0].name)
-
-    def _refuse_clashes(self, files: Sequence[SourceFile]) -> None:
-        """See that no object is also the folder of another, which a store may hold and a disk cannot."""
-        names = {file.name for file in files}
-        for file in files:
-            above = next((str(folder) for folder in PurePosixPath(file.name).parents if str(folder) in names), None)
-            if above is not None:
-                raise InputError(
-                    f"{self._store.url}/{self._key(file)} lies below {above}, which is an object and no folder",
-                    hint="Rename one of the two, or pack them from two prefixes",
-                    subject=[above, file.name],
-                )
 
     def _named(self, names: Sequence[str]) -> list[SourceFile]:
         with self._guard:

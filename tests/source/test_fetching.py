@@ -141,7 +141,7 @@ def test_many_objects_are_asked_for_at_once(
 def test_a_large_object_comes_in_ranges(memory: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several at a time, each of the listed version; the file is the object."""
     monkeypatch.setattr(fetching, "SMALL_BYTES", 10)
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 64)
+    monkeypatch.setattr(fetching, "PART_BYTES", 64)
     data = b"".join(b'{"id": %d}\n' % n for n in range(100))
     memory.write("raw/a.jsonl", data)
 
@@ -290,7 +290,7 @@ def test_objects_of_all_sizes_share_a_spool(
 ) -> None:
     """Small ones whole, large ones in ranges, each at its place."""
     monkeypatch.setattr(fetching, "SMALL_BYTES", 10)
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 7)
+    monkeypatch.setattr(fetching, "PART_BYTES", 7)
     files = {f"raw/s{number}.bin": bytes([number]) * (number * 5 + 1) for number in range(8)}
     for key, data in files.items():
         memory.write(key, data)
@@ -342,3 +342,22 @@ def test_an_object_that_is_also_a_folder_is_named(memory: MemoryStore, tmp_path:
         fetched(scan("memory://bucket/raw"), tmp_path / "spool"),
     ):
         raise AssertionError("it is fetched")
+
+
+def test_a_large_object_that_is_also_a_folder_is_named_before_anything_is_fetched(
+    memory: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever batches the two are in; small ones never lie by themselves, and are packed."""
+    memory.write("raw/a.bin", b"large" * 10)
+    memory.write("raw/a.bin/b.bin", b"large" * 10)
+    with fetched(scan("memory://bucket/raw"), tmp_path / "spool") as local:
+        assert len(list_records(scan("memory://bucket/raw"), local).keys) == 2
+    monkeypatch.setattr(fetching, "SMALL_BYTES", 10)
+
+    with (
+        pytest.raises(InputError, match=r"raw/a\.bin/b\.bin lies below a\.bin, which is an object and no folder"),
+        fetched(scan("memory://bucket/raw"), tmp_path / "spool"),
+    ):
+        pass
+
+    assert memory.requests.get == 0
