@@ -14,19 +14,19 @@ from typing import BinaryIO
 import orjson
 
 from datakit.errors import InputError
+from datakit.storage.disk import READ_BYTES
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},"]', re.DOTALL)
 _SPACE = b" \t\r\n"
 _BREAK = re.compile(rb"[ \t]*[\r\n][ \t\r\n]*")
 _BAD_BREAK = re.compile(rb"[\r\n]")
-_READ_BYTES = 2**20
 
 
 def is_array(file: BinaryIO) -> bool:
     """Whether a file, read from its beginning, is an array."""
-    data = file.read(_READ_BYTES).removeprefix(b"\xef\xbb\xbf")
+    data = file.read(READ_BYTES).removeprefix(b"\xef\xbb\xbf")
     while data and not data.lstrip(_SPACE):
-        data = file.read(_READ_BYTES)
+        data = file.read(READ_BYTES)
     return data.lstrip(_SPACE).startswith(b"[")
 
 
@@ -60,7 +60,7 @@ def _items(file: BinaryIO, name: str) -> Iterator[bytes]:
     held, before = bytearray(), 0  # what was read from the item on that is being read, and how much was let go before
     depth, start, at, any_item = 0, 0, 0, False
     # as much again as is held and not understood: a string may be of any length, and is looked at from its beginning
-    while piece := file.read(max(_READ_BYTES, len(held) - at)):
+    while piece := file.read(max(READ_BYTES, len(held) - at)):
         held += piece
         for found in _TOKEN.finditer(held, at):
             token = found[0]
@@ -97,7 +97,7 @@ def _unclosed(name: str, said: str) -> InputError:
 
 def _check_end(file: BinaryIO, rest: bytes, end: int, name: str) -> None:
     while not (other := rest.strip(_SPACE)):
-        if not (rest := file.read(_READ_BYTES)):
+        if not (rest := file.read(READ_BYTES)):
             return
     raise InputError(
         f"{name} is a JSON array up to byte {end}, and goes on behind it: {other[:20]!r}",

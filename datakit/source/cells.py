@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -127,8 +128,6 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _no_json(value: object) -> object:
-    from decimal import Decimal
-
     if isinstance(value, Decimal):
         return str(value)
     raise TypeError(f"a column holds {type(value).__name__} inside")

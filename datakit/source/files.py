@@ -81,7 +81,7 @@ class Files:
         return counts([kind.parts for kind in self.kinds], self.kind_of)
 
     def parts_of(self, positions: Positions) -> Mapping[str, int]:
-        """The same of some."""
+        """How many of some records have a part, by its name."""
         return counts([kind.parts for kind in self.kinds], self.kind_of[positions])
 
     def signatures(self, positions: Positions) -> list[bytes]:

@@ -76,7 +76,7 @@ class Lines:
         return {JSON_PART: len(self.keys)} if len(self.keys) else {}
 
     def parts_of(self, positions: Positions) -> Mapping[str, int]:
-        """The same of some."""
+        """How many of some records have a part, by its name."""
         return {JSON_PART: len(positions)} if len(positions) else {}
 
     def where(self, positions: Sequence[int]) -> dict[int, str]:

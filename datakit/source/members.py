@@ -131,7 +131,7 @@ class Members:
         return counts(self.kinds, self.kind_of)
 
     def parts_of(self, positions: Positions) -> Mapping[str, int]:
-        """The same of some."""
+        """How many of some records have a part, by its name."""
         return counts(self.kinds, self.kind_of[positions])
 
     def where(self, position: int) -> str:

@@ -18,9 +18,6 @@ from typing import BinaryIO, NamedTuple
 from datakit.errors import DatakitError, InputError
 from datakit.storage import disk
 
-BUFFER_BYTES = 2**20
-"""Bytes read ahead of a file that is read from its beginning to its end."""
-
 PLACES_BYTES = 2**13
 """Bytes read ahead of a file of which single places are read: headers of a tar, stretches that pyarrow names."""
 
@@ -90,7 +87,7 @@ def version_of(path: str) -> Version:
 
 
 @contextlib.contextmanager
-def reading(path: str, *, version: Version | None = None, buffer_bytes: int = BUFFER_BYTES) -> Iterator[BinaryIO]:
+def reading(path: str, *, version: Version | None = None, buffer_bytes: int = disk.READ_BYTES) -> Iterator[BinaryIO]:
     """Open a file to be read in the block, and see that it is of its version before the block and after.
 
     What goes wrong in the block with a file that is not of its version any more went wrong because of that.

@@ -32,6 +32,12 @@ Result = TypeVar("Result")
 MAX_KEY_BYTES = 255
 """Bytes of UTF-8 in a key; USTAR's two name fields hold 256, of which a dot and a part take two at least."""
 
+_NAMED = 3
+"""Records that lack a part and are named."""
+
+_ITERATED = 4096
+"""Keys that are looked up at once: some megabytes of places."""
+
 _STRIDE_BITS = 6
 _STRIDE = 1 << _STRIDE_BITS
 """Keys between two places that are kept: finding one adds up 32 lengths on average, and a place costs a bit a key."""
@@ -135,13 +141,6 @@ class KeyColumn:
         return starts
 
 
-_NAMED = 3
-"""Records that lack a part and are named."""
-
-_ITERATED = 4096
-"""Keys that are looked up at once: some megabytes of places."""
-
-
 def stretches(count: int) -> Iterator[Positions]:
     """The positions of so many records, some thousand at a time."""
     for start in range(0, count, _ITERATED):
@@ -204,7 +203,7 @@ class Records(Protocol):
         ...
 
     def parts_of(self, positions: Positions) -> Mapping[str, int]:
-        """The same for some of them."""
+        """How many of some records have a part, by its name."""
         ...
 
     @property

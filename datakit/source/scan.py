@@ -26,9 +26,6 @@ from datakit.storage.retry import Pace, PatientStore
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
 
-RETRIES = 5
-"""Tries beyond the first for one request, as in `sync`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -154,9 +151,10 @@ def local_directory(place: str | Path, *, verb: str) -> Path:
 def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[PatientStore, str]:
     """The store that a source is in, asked with patience, and the place inside it."""
     from datakit.storage.store import open_location
+    from datakit.storage.transfer import Knobs
 
     location = open_location(src, stores=stores)
-    return PatientStore(location.store, pace=Pace(retries=RETRIES)), location.prefix
+    return PatientStore(location.store, pace=Pace(retries=Knobs().retries)), location.prefix
 
 
 def _list_remote(store: PatientStore, prefix: str, hidden: list[str], troubles: list[Trouble]) -> list[SourceFile]:

@@ -3,8 +3,8 @@
 A span is the lines that begin between two bytes of a file, so any cut of a file into spans gives the same lines. A task
 reads its lines once: it sees that each is a JSON object with a usable key, and notes place, size, key hash and digest.
 
-A byte-order mark at a file's start is passed over and said. Line numbers are not kept:
-spans count their lines, and offenders theirs within a span.
+A byte-order mark at a file's start is passed over and said. Line numbers are not kept: spans count their lines, and
+offenders theirs within a span.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import Version, reading, version_of
 from datakit.source.troubles import Raw, Trouble
-from datakit.storage.disk import at_door
+from datakit.storage.disk import READ_BYTES, at_door
 
 BOM = b"\xef\xbb\xbf"
 
@@ -40,8 +40,6 @@ SPAN_BYTES = 16 * 2**20
 
 MANY = 1000
 """Offenders after which a span is given up, where none is tolerated: a file of another kind has one a line."""
-
-_COPY_BYTES = 2**20
 
 
 class LineFile(NamedTuple):
@@ -84,8 +82,8 @@ class Bad(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """The columns of a span's records, how many lines begin in it, how many records lack the
-    field that names them, and the lines that are no records.
+    """The columns of a span's records, how many lines begin in it, how many records lack the field that names them, and
+    the lines that are no records.
     """
 
     keys: bytes
@@ -166,7 +164,7 @@ def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
     found, number, at = [], 1, 0
     with at_door(file.path), reading(file.path, version=file.version) as opened:
         for offset in offsets:
-            while at < offset and (data := opened.read(min(offset - at, _COPY_BYTES))):
+            while at < offset and (data := opened.read(min(offset - at, READ_BYTES))):
                 number += data.count(b"\n")
                 at += len(data)
             found.append(_place(file, number))

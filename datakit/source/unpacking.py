@@ -22,8 +22,6 @@ from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
 from datakit.storage import disk
 
-_COPY_BYTES = 2**20
-
 
 def plain_file(root: str, source: SourceFile, spool: Path) -> LineFile:
     """A file in plain form: itself, or a copy in the spool.
@@ -42,7 +40,7 @@ def plain_file(root: str, source: SourceFile, spool: Path) -> LineFile:
         reading(path, version=source.version) as file,
         _opened(file, name) as packed,
     ):
-        while data := packed.read(_COPY_BYTES):
+        while data := packed.read(disk.READ_BYTES):
             plain.write(data)
     return LineFile(name, str(target))
 

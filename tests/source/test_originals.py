@@ -187,12 +187,20 @@ def test_an_error_of_a_file_that_changed_is_that_it_changed(tmp_path: Path) -> N
 
 
 def test_a_reader_may_close_what_it_is_given(tmp_path: Path) -> None:
-    """As pyarrow does; the check at the end has a descriptor of its own."""
+    """As pyarrow does; the check at the end has a descriptor of its own, and still sees that the file grew."""
     path = tmp_path / "a"
     path.write_bytes(b"hello")
 
     with reading(str(path), version=version_of(str(path))) as file:
         file.close()
+
+    def grown() -> None:
+        with reading(str(path), version=version_of(str(path))) as file:
+            path.write_bytes(b"hello, you")
+            file.close()
+
+    with pytest.raises(InputError, match="changed while it was packed"):
+        grown()
 
 
 def test_a_vanished_source_ends_with_1_and_one_that_never_was_with_2(tmp_path: Path) -> None:
