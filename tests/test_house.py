@@ -249,6 +249,24 @@ def test_every_check_that_is_switched_off_says_why() -> None:
     assert house.silent_ignores() == []
 
 
+def test_commands_for_people_quote_their_paths() -> None:
+    """A path with a space, set into the command of a hint, is one word of it."""
+    assert house.unquoted_paths() == []
+
+
+def test_a_path_that_is_not_quoted_is_found(tmp_path: Path) -> None:
+    """Right behind the command, behind its options, and beside one that is quoted."""
+    (tmp_path / "room.py").write_text(
+        'a = f"See: ls {place.parent}"\n'
+        'b = f"Mend it: datakit sync --repair SRC {place}"\n'
+        'at = shlex.quote(place)\nc = f"datakit verify {at}, datakit sync {shlex.quote(place)} DEST"\n'
+    )
+
+    found = house.unquoted_paths(tmp_path)
+
+    assert [each.partition(":")[0] for each in found] == ["room line 1", "room line 2"]
+
+
 def test_every_error_says_what_to_do_next() -> None:
     """An error of the tree is made with a hint; the few that have none carry the reason on the line."""
     assert house.unhinted_errors() == []

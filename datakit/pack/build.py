@@ -15,6 +15,7 @@ import contextlib
 import gc
 import os
 import re
+import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -253,7 +254,7 @@ def _target(src: str | Path, dest: str | Path, settings: PackSettings) -> Path:
     if is_remote(dest):
         raise UsageError(
             f"pack writes to a local directory, not to {dest}",
-            hint=f"Pack into a directory, then: datakit sync DIRECTORY {dest}",
+            hint=f"Pack into a directory, then: datakit sync DIRECTORY {shlex.quote(str(dest))}",
             subject=str(dest),
         )
     target = Path(os.path.abspath(dest))

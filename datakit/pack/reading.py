@@ -6,6 +6,7 @@ disk and in object storage, and tell the requests that they cost. They decode no
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,7 +216,7 @@ def find_part(
         raise IntegrityError(
             f"{view.where}/{shard.name}: part {name} of sample {key} has crc32c {crc32c(data):08x}, "
             f"the index says {place.crc32c:08x}",
-            hint=f"See all damage: datakit verify {view.where}",
+            hint=f"See all damage: datakit verify {shlex.quote(str(view.where))}",
             subject=key,
         )
     return FoundPart(view.where, key, name, shard.name, place.offset, data, len(search.seen), view.requests)
@@ -240,7 +241,7 @@ class _Search:
                 return shard, row
         raise NotFound(
             f"{view.where} has no sample {self._key!r}",
-            hint=f"See some that it has: datakit inspect {view.where} --show 10",
+            hint=f"See some that it has: datakit inspect {shlex.quote(str(view.where))} --show 10",
             subject=self._key,
         )
 

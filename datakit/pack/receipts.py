@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,7 +251,7 @@ class Memory:
             raise Refused(
                 f"this part plans {plan[:16]}, the parts before it planned {earlier[:16]}: the source or the settings "
                 f"have changed in between",
-                hint=f"Give all parts the same source and settings; or begin anew: rm -r {self.root}",
+                hint=f"Give all parts the same source and settings; or begin anew: rm -r {shlex.quote(str(self.root))}",
                 subject=str(dest),
             )
         self._make(self.root)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,7 +184,7 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
     except NotFound:
         previous = None
     if previous is not None and not (previous.kind == "dataset" and previous.contents.pack.get("foreign")):
-        hint = f"It needs no index: datakit verify {final}"
+        hint = f"It needs no index: datakit verify {shlex.quote(str(final))}"
         raise Refused(f"{final} holds the {previous.kind} {previous.name}", hint=hint, subject=str(final))
     if final != root:
         _refuse_last_copies(final, previous, names)
@@ -197,7 +198,8 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
         if name not in ours
     )
     if others:
-        hint = f"Name a place for the dataset, which gets hard links to the tars: datakit reindex {root} DEST"
+        way = f"datakit reindex {shlex.quote(str(root))} DEST"
+        hint = f"Name a place for the dataset, which gets hard links to the tars: {way}"
         raise Refused(f"{root} also holds {listing(others, 'other file')}", hint=hint, subject=others[:LISTED])
 
 
@@ -249,7 +251,7 @@ def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
     first = troubles[0]
     own = f"{first.hint}; or pack" if first.hint else "Pack"
     skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
-    hint = f"{own} the samples anew: datakit pack {root} DEST --input tar{skip}"
+    hint = f"{own} the samples anew: datakit pack {shlex.quote(str(root))} DEST --input tar{skip}"
     what = str(first) if len(troubles) == 1 else f"{listing([str(trouble) for trouble in troubles], 'member')}"
     return InputError(
         f"{root} cannot be indexed as it is: {what}",
@@ -336,7 +338,7 @@ def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[s
     shared = {key: tars for key, tars in owners.items() if len(tars) > 1}
     if shared:
         message = listing([f"{key} (in {', '.join(tars)})" for key, tars in shared.items()], "sample")
-        hint = f"Tell them apart by their tars: datakit reindex {plan.root} --keys tar"
+        hint = f"Tell them apart by their tars: datakit reindex {shlex.quote(str(plan.root))} --keys tar"
         raise InputError(
             f"{plan.root} has keys that stand for several samples: {message}", hint=hint, subject=[*shared]
         )
@@ -372,7 +374,7 @@ def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, 
     for indexed in several:
         skipped.update(indexed.skipped)
     scattered, linked = sum(one.scattered for one in several), sum(one.linked for one in several)
-    anew = f"Pack them anew: datakit pack {plan.root} DEST --input tar"
+    anew = f"Pack them anew: datakit pack {shlex.quote(str(plan.root))} DEST --input tar"
     if scattered:
         samples = format_number_of(scattered, "sample")
         message = f"the parts of {samples} do not stand together: other readers see each as several samples"

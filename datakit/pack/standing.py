@@ -10,6 +10,7 @@ What it does not do: remove or mend anything (a commit replaces what it renews).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def refuse_leftovers(dest: Path, splits: Sequence[PlannedSplit]) -> None:
         raise Refused(
             f"an earlier pack made {', '.join(map(str, left))}, which this one would leave beside "
             f"{', '.join(map(str, sorted(planned)))}: the same samples would be in both",
-            hint=f"Name another destination, or remove what is old: rm -r {' '.join(map(str, left))}",
+            hint=f"Name another destination, or remove what is old: rm -r {shlex.join(map(str, left))}",
             subject=str(left[0]),
         )
 

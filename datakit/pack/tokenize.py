@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -279,7 +280,7 @@ class _Work:
         if crc32c(content) != place.crc32c:
             raise IntegrityError(
                 f"{where} has crc32c {crc32c(content):08x}, the index says {place.crc32c:08x}",
-                hint=f"See all damage: datakit verify {self.root}",
+                hint=f"See all damage: datakit verify {shlex.quote(str(self.root))}",
                 subject=row.key,
             )
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -100,8 +101,9 @@ def used(names: Sequence[str], kind: Kind) -> list[str]:
 def _refuse_splits(names: Sequence[str], src: str | Path) -> None:
     if _SPLITS in names:
         splits = sorted({name.partition("/")[0] for name in names if name.endswith(f"/{_STATE}")})
+        one = f"{str(src).rstrip('/')}/{splits[0] if splits else 'SPLIT'}"
         raise InputError(
             f"{src} is a dictionary of saved datasets ({', '.join(splits)})",
-            hint=f"Pack one of them: datakit pack {str(src).rstrip('/')}/{splits[0] if splits else 'SPLIT'} DEST",
+            hint=f"Pack one of them: datakit pack {shlex.quote(one)} DEST",
             subject=splits,
         )

@@ -7,6 +7,7 @@ of its own. Nothing is read for a listing but what fingerprints of local files n
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -142,7 +143,7 @@ def local_directory(place: str | Path, *, verb: str) -> Path:
     if is_remote(place):
         raise UsageError(
             f"{verb} works on a local directory, not on {place}",
-            hint=f"First: datakit sync {place} DIRECTORY",
+            hint=f"First: datakit sync {shlex.quote(str(place))} DIRECTORY",
             subject=str(place),
         )
     return Path(str(place).removeprefix("file://"))

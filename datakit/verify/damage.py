@@ -10,6 +10,7 @@ silently at most such damage.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -59,12 +60,12 @@ class Finding:
 def mending(findings: Sequence[Finding], where: object) -> str:
     """What to do about findings in the commit at `where`, as a hint."""
     strange = [finding.problem == UNNAMED for finding in findings]
-    delete = "--delete --max-delete N"
+    delete, place = "--delete --max-delete N", shlex.quote(str(where))
     if not any(strange):
-        return f"Mend it from a whole copy: datakit sync --repair COPY {where}; or set it aside and make it anew"
+        return f"Mend it from a whole copy: datakit sync --repair COPY {place}; or set it aside and make it anew"
     if all(strange):
-        return f"Move it away, or delete what SRC does not hold: datakit sync {delete} SRC {where}"
-    return f"Move away what is yours, and mend it from a whole copy: datakit sync --repair {delete} COPY {where}"
+        return f"Move it away, or delete what SRC does not hold: datakit sync {delete} SRC {place}"
+    return f"Move away what is yours, and mend it from a whole copy: datakit sync --repair {delete} COPY {place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ disk and files of up to 64 MiB in object storage. The md5 that a manifest holds 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -202,7 +203,7 @@ def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Cautio
         yield Caution(f"a killed pack or sync left {len(killed)} files ({killed[0]}, ...)", hint=hint)
     if spare := besides.versions:
         what = f"{format_number_of(len(spare), 'file')} ({format_bytes(spare_bytes)}) of another version"
-        remove = f"datakit sync --delete --max-delete {len(spare)} SRC {view.where}"
+        remove = f"datakit sync --delete --max-delete {len(spare)} SRC {shlex.quote(view.where)}"
         hint = f"No reader takes them for data; remove them by a sync from where it comes from: {remove}"
         yield Caution(f"{view.where} also holds {what} of {view.manifest.name}, such as {spare[0]}", hint=hint)
 

@@ -9,6 +9,7 @@ Of two splits it tells what they share: `kept` and `changed` are keys in both, `
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -329,7 +330,7 @@ class _Reader:
                     raise IntegrityError(
                         f"{where}: part {name} of sample {row.key} has crc32c {crc32c(data):08x}, "
                         f"the index says {part.crc32c:08x}",
-                        hint=f"See all damage: datakit verify {self._view.where}",
+                        hint=f"See all damage: datakit verify {shlex.quote(str(self._view.where))}",
                         subject=where,
                     )
                 told[name] = _words(data, part)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def guard(
     try:
         verify_commit(path, quick=not read)
     except IntegrityError as error:
-        hint = f"Mend it from another copy: datakit sync SRC {path} --repair"
+        hint = f"Mend it from another copy: datakit sync SRC {shlex.quote(str(path))} --repair"
         raise IntegrityError(error.message, hint=hint, subject=error.subject) from error
     running = (os.environ if env is None else env).get("DVC_STAGE", "")
     found = find_stale(path, running=running, on_event=on_event)
@@ -173,9 +174,9 @@ def find_stale(path: Path, *, running: str = "", on_event: OnEvent = ignore) -> 
 def _against_file(file: Path, place: Path, dataset: Path, on_event: OnEvent) -> list[Finding]:
     with at_door(file):
         outs = read_dvc_file(file.read_bytes(), where=str(file))
-    mend = f"Bring it back: dvc checkout {file}, or record what is here: datakit sync {place} --to {file}"
+    again = shlex.join(["datakit", "sync", str(place), "--to", str(file)])
+    mend = f"Bring it back: dvc checkout {shlex.quote(str(file))}, or record what is here: {again}"
     here = [out for out in outs if Path(os.path.normpath(file.parent / out.path)) == place]
-    again = f"datakit sync {place} --to {file}"
     findings = [
         _compare(out, place, dataset, where=str(file), mend=mend, again=again, on_event=on_event) for out in here
     ]
@@ -229,10 +230,11 @@ def _with_damage(finding: Finding, recorded: Tree | None, place: Path, again: st
         again: The command that records it anew.
     """
     if recorded is not None and is_damaged(recorded, committed_tree(place)):
-        look = f"Look for damage: datakit verify {place}, and mend it: datakit sync --repair SRC {place}; then {again}"
+        at = shlex.quote(str(place))
+        look = f"Look for damage: datakit verify {at}, and mend it: datakit sync --repair SRC {at}; then {again}"
         return dataclasses.replace(finding, mend=look, damaged=True)
     if recorded is None and (place / MANIFEST_NAME).is_file():
-        look = f"{finding.mend}; if DVC has nothing to do, look for damage: datakit verify {place}"
+        look = f"{finding.mend}; if DVC has nothing to do, look for damage: datakit verify {shlex.quote(str(place))}"
         return dataclasses.replace(finding, mend=look)
     return finding
 
@@ -262,7 +264,7 @@ class _Look:
         again = f"dvc repro {node.name}"
         mend = f"Run {again}"
         if out not in node.uncached:  # of the others DVC has no copy, and its checkout says nothing and does nothing
-            mend += f", or bring the recorded one back: dvc checkout {out.path}"
+            mend += f", or bring the recorded one back: dvc checkout {shlex.quote(out.path)}"
         finding = _compare(out, place, path, where=where, mend=mend, again=again, on_event=self._on_event)
         if finding is not None:
             self._found.append(finding)

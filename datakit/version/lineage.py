@@ -12,6 +12,7 @@ it was made. Whether that still lies anywhere is not looked at, and nothing is h
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,7 +229,7 @@ def _trained_link(kind: str, path: Path, digest: str | None, lineage: Mapping[st
 def _run_link(path: Path) -> Link:
     run = _read_json(path / RUN_NAME)
     if not _is_run(run):
-        hint = f"Name its adapter or a checkpoint of it: ls {path}"
+        hint = f"Name its adapter or a checkpoint of it: ls {shlex.quote(str(path))}"
         raise InputError(f"{path / RUN_NAME} is not the record of a run", hint=hint, subject=str(path))
     facts = {"attempts": len(run.get("attempts", [])), "settings": run.get("settings_digest")}
     if (path / "adapter").is_dir():

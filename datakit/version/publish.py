@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -317,7 +318,11 @@ def _in_lock(pointer: Pointer, source: Path, new: Out) -> Record | None:
     base = stage_dir(pointer.file.parent, stage.name, stages=read_pipeline(pointer.file.parent))
     if os.path.realpath(base / out.path) != os.path.realpath(source):
         message = f"{pointer} is {base / out.path}, not {source}"
-        raise UsageError(message, hint=f"Publish that: datakit sync {base / out.path} --to {pointer}", subject=out.path)
+        raise UsageError(
+            message,
+            hint=f"Publish that: datakit sync {shlex.join([str(base / out.path), '--to', str(pointer)])}",
+            subject=out.path,
+        )
     if out.md5 == new.md5:
         return None
     outs = tuple(replace(new, path=each.path) if each is out else _again(base, each, lock) for each in stage.outs)

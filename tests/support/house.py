@@ -142,6 +142,21 @@ def silent_ignores(package: Path = PACKAGE) -> list[str]:
     ]
 
 
+def unquoted_paths(package: Path = PACKAGE) -> list[str]:
+    """Commands for a person to run into which a path is set as it is: one with a space makes two words of it."""
+    word = re.compile(
+        r"(?:datakit (?:sync|verify|inspect|pack|reindex|diff)|rm -r|\bls|mkdir -p|dvc checkout)"
+        r"(?: (?:-?-[\w-]+|[A-Z]+|\{\w+\}))* \{(?!shlex\.|len\()([^{}]+)\}"
+    )
+    return [
+        f"{room.name} line {number}: {match[0]}"
+        for room in rooms(package)
+        for number, line in enumerate(room.text.splitlines(), 1)
+        for match in word.finditer(line)
+        if not re.search(rf"\b{re.escape(match[1])}\b.* = .*shlex\.", room.text)  # a name for what is quoted above
+    ]
+
+
 def unhinted_errors(package: Path = PACKAGE) -> list[str]:
     """Where an error of the house's tree is made without a hint, and the line gives no reason after `no hint:`."""
     found = rooms(package)
