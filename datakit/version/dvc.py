@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,7 +128,11 @@ class Out:
             raise InputError(f"{where} has an entry without a path", hint=_AGAIN, subject=where)
         path, md5 = value["path"], value.get("md5")
         if not isinstance(md5, str) or not _MD5.fullmatch(md5):
-            raise InputError(f"{where} records no md5 of {path}", hint=f"Record it: dvc commit {path}", subject=path)
+            raise InputError(
+                f"{where} records no md5 of {path}",
+                hint=f"Record it: dvc commit {shlex.quote(str(path))}",
+                subject=path,
+            )
         if value.get("hash", "md5-dos2unix") != "md5":
             raise InputError(
                 f"{where} records {path} as DVC 2 did", hint="Renew it: dvc cache migrate --dvc-files", subject=path

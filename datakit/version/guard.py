@@ -205,7 +205,7 @@ def _compare(
     now = glance(place, out, most_files=None if place == dataset else LISTED_FILES)
     if now is None:
         message = f"{place} is not compared with {where}: its files are too many or too large to be read in passing"
-        on_event(Caution(message, hint=f"Compare it by DVC: dvc status {place}"))
+        on_event(Caution(message, hint=f"Compare it by DVC: dvc status {shlex.quote(str(place))}"))
         return None
     if now == out.md5 or (_leaves_out(project, place) and committed_tree(place).md5 == out.md5):
         return None

@@ -7,6 +7,7 @@ place, where the run read them, in DVC's cache and remote. Where they are nowher
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -171,7 +172,7 @@ def _maker(lock: Path, beside: str | None) -> Pointer:
         raise not_there(lock)
     made = graph.maker(Path(beside)) if beside and "://" not in beside else None
     if made is None or beside is None:
-        hint = f"Name the stage: {lock}:STAGE"
+        hint = f"Name the stage: {shlex.quote(f'{lock}:STAGE')}"
         raise UsageError(f"no stage of {lock} made {beside}", hint=hint, subject=str(lock))
     node, out = made
     below = Path(beside).absolute().relative_to(node.path(out)).as_posix()
