@@ -19,6 +19,7 @@ import numpy as np
 from datakit.data.archive import entries
 from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
+from datakit.data.keys import check_key, check_part
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import Row, header
@@ -121,7 +122,7 @@ def _indexed(holder: Holder, index: Index) -> Piece:
     for number, row in enumerate(index.rows(), start=1):
         names = tuple(sorted(row.parts))
         if (broken := _no_name(row, names)) is not None:
-            said = "Shorten that name in its tar and index it again: datakit reindex FOLDER"
+            said = "Rename it in its tar and index that again (datakit reindex FOLDER), or move index and manifest away"
             troubles.append(Trouble(f"{holder.name}:{number}", broken, key=row.key, hint=said))
             continue
         keys.append(row.key)
@@ -153,9 +154,11 @@ def _said(tokens: Sequence[int | None], sources: Sequence[str | None]) -> Said |
 
 
 def _no_name(row: Row, names: tuple[str, ...]) -> str | None:
-    """Why a sample cannot stand in a tar of ours; an index may be of a tar that holds longer names."""
+    """Why a sample cannot stand in a tar of ours; an index may be of a tar that holds longer and freer names."""
     try:
+        check_key(row.key)
         for name in names:
+            check_part(name)
             header(row.key, name, row.parts[name].size)
     except InputError as error:
         return error.message

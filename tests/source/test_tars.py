@@ -286,6 +286,20 @@ def test_an_index_with_names_that_our_tars_cannot_hold_is_refused_while_it_is_li
     assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
 
 
+def test_an_index_with_names_that_no_sample_has_is_refused_while_it_is_listed(tmp_path: Path) -> None:
+    """Readers of tars take `c//d` for a key, and datakit does not: each is told with its place, and can be left out."""
+    tar(tmp_path / "raw" / "x.tar", {"c//d.txt": b"1", "x/../a.txt": b"2", "b.__t__": b"3", "ok.txt": b"4"})
+    reindex(tmp_path / "raw")
+
+    with pytest.raises(
+        InputError, match=r"3 records \(x\.tar:1: 'c//d' .*, x\.tar:2: 'x/\.\./a' .*, x\.tar:3: '__t__' "
+    ):
+        pack(tmp_path / "raw", tmp_path / "ds")
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))
+
+    assert by_key(tmp_path / "ds") == {"ok": {"txt": b"4"}}
+
+
 @pytest.mark.parametrize("single", [False, True])
 def test_a_dataset_in_a_store_is_repacked_as_one_on_a_disk(tmp_path: Path, faulty: FaultyServer, single: bool) -> None:
     """Law 4: the index beside a tar is fetched too, so bundled lines are taken out, and keys are those of the index."""
