@@ -24,6 +24,11 @@ PREFIX_BYTES = 155
 _SET_ASIDE = re.compile(r"__[^/]*__(?:$|/)")
 """Names that Energon, and webdataset at the top, keep for themselves."""
 
+_ORDINARY = re.compile(r"[A-Za-z0-9-][A-Za-z0-9 _-]*(?:/[A-Za-z0-9-][A-Za-z0-9 _-]*)*")
+"""Keys that break no rule, as most look: told by one match, where the rules take ten times as long."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
 
 def key_hash(key: str) -> int:
     """The 64-bit number by which layouts sort and cut: BLAKE2b-64 of the key, big endian."""
@@ -124,12 +129,6 @@ def ustar_name(key: str, part: str) -> tuple[bytes, bytes]:
             subject=key,
         )
     return name[:cut], name[cut + 1 :]
-
-
-_ORDINARY = re.compile(r"[A-Za-z0-9-][A-Za-z0-9 _-]*(?:/[A-Za-z0-9-][A-Za-z0-9 _-]*)*")
-"""Keys that break no rule, as most look: told by one match, where the rules take ten times as long."""
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def _broken_rule_of_key(key: str) -> str | None:

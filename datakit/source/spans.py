@@ -32,6 +32,8 @@ from datakit.storage.disk import READ_BYTES, at_door
 
 BOM = b"\xef\xbb\xbf"
 
+_JSON_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
+
 MAX_LINE_BYTES = 2**32 - 1
 """A size takes four bytes of the table."""
 
@@ -230,6 +232,3 @@ def _said(data: bytes, error: orjson.JSONDecodeError) -> str:
     if not error.pos:
         return f"it begins with {error.doc[:20]!r}"
     return words if "end of data" in words else f"{words} (character {error.pos + 1})"
-
-
-_JSON_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
