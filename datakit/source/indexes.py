@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.archive import Entry, Read, entries
-from datakit.data.digest import FileEntry, entry_of
+from datakit.data.digest import Buffer, FileEntry, entry_of
 from datakit.data.index import Index
 from datakit.data.keys import part_of
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.data.shard import BUNDLE_PART, LINE_PART
-from datakit.errors import DatakitError, IntegrityError, UsageError
+from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, header, member_bytes
+from datakit.errors import DatakitError, InputError, IntegrityError, UsageError
 from datakit.source.kinds import plain_name
 from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.trees import SourceFile
@@ -86,6 +86,8 @@ def difference(index: Index, path: str, size_bytes: int) -> str | None:
     """What shows that an index is of another tar than that at a path, as a clause about the tar; None where nothing."""
     places = _Places(index)
     with reading(path, buffer_bytes=PLACES_BYTES) as file:
+        if places.are_as_written(reader(file), size_bytes):
+            return None
         try:
             for entry in entries(reader(file), size_bytes):
                 if not places.take(entry):
@@ -124,6 +126,16 @@ class _Places:
         self._rows, self._parts = _joined(rows)[order], _joined(numbers)[order]
         self._offsets, self._sizes = _joined(offsets)[order], _joined(sizes)[order]
 
+    def are_as_written(self, read: Read, size_bytes: int) -> bool:
+        """Whether a tar is header for header what datakit writes of rows without bundles; a third of the work."""
+        at, columns = 0, (self._rows.tolist(), self._parts.tolist(), self._offsets.tolist(), self._sizes.tolist())
+        for row, number, offset, size in zip(*columns, strict=True):
+            key, part = self._index.key(row), self._index.parts[number]
+            if offset != at + BLOCK_BYTES or not _has_header(read(at, BLOCK_BYTES), key, part, size):
+                return False
+            at += member_bytes(size)
+        return size_bytes == at + len(END) and read(at, len(END)) == END
+
     def take(self, entry: Entry) -> bool:
         """Whether the index names a member as it is; what readers skip needs no name."""
         at = entry.offset, entry.size
@@ -160,6 +172,13 @@ class _Places:
             return False
         self._prefix = prefix
         return True
+
+
+def _has_header(block: Buffer, key: str, part: str, size: int) -> bool:
+    try:
+        return block == header(key, part, size)
+    except InputError:  # a name that no tar of ours holds
+        return False
 
 
 def _joined(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:

@@ -41,7 +41,8 @@ def changed_ns(status: os.stat_result) -> int:
     """When a file was last changed, in ns since 1970: its bytes, or its name, mode or times.
 
     A file that was edited or replaced and has its old time of modification back (`touch -r`, `rsync -a`, `mv`) is told
-    by its inode's time alone, which nobody sets; a file system that keeps no such time has the other.
+    by its inode's time alone, which nobody sets; a file system that keeps no such time has the other. Writes through a
+    memory map need change neither before msync(2), says mmap(2).
     """
     return max(status.st_mtime_ns, status.st_ctime_ns)
 

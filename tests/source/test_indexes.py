@@ -11,7 +11,7 @@ import pytest
 
 from datakit import InputError, IntegrityError
 from datakit.data.index import Index, index_name
-from datakit.data.shard import Row
+from datakit.data.shard import Row, header
 from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
@@ -123,6 +123,20 @@ def test_an_index_whose_tar_says_otherwise_is_not_believed(tmp_path: Path, how: 
     }
     (said,) = [event.message for event in told if isinstance(event, Caution)]
     assert said.startswith("the index beside x.tar is not of this tar: ")
+
+
+def test_a_member_of_ours_that_was_renamed_is_packed_under_its_name(tmp_path: Path) -> None:
+    """A header as datakit writes it, in its place, of the same size; without a manifest nothing else tells."""
+    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(9)), tmp_path / "one", shard_size="1MiB")
+    (shard,) = (tmp_path / "one").glob("*.tar")
+    (tmp_path / "one" / "manifest.json").unlink()
+    data, row = shard.read_bytes(), Index.from_buffer(Path(index_name(str(shard))).read_bytes()).row(0)
+    shard.write_bytes(header("renamed", "json", row.parts["json"].size) + data[512:])
+
+    pack(tmp_path / "one", tmp_path / "two")
+
+    keys = {f"r{number:05d}" for number in range(9)} - {row.key} | {"renamed"}
+    assert set(by_key(tmp_path / "two")) == keys
 
 
 def test_hard_links_and_what_readers_skip_are_as_their_index_says(tmp_path: Path) -> None:
