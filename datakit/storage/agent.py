@@ -21,8 +21,9 @@ and answers, with the `op` and `source` of the request or all that one to publis
 An ERROR is as `copies.told` says it.
 
 What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
-and after each commit that went up, is compared with what the state files call verified. A commit whose manifest is
-damaged here is failed at once: no other try heals it.
+and after each commit that went up, is compared with what the state files call verified; and of the commit itself that
+is said only once the listing holds it. A commit whose manifest is damaged here is failed at once: no other try heals
+it.
 
 The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later:
 a commit counts as verified when that stands there, and as failed when it cannot be written.
@@ -50,6 +51,7 @@ from datakit.storage.copies import (
     Copy,
     Shelf,
     State,
+    drop_state,
     forget_damage,
     lost,
     take_back,
@@ -59,11 +61,15 @@ from datakit.storage.copies import (
 )
 from datakit.storage.counts import PROCESS, RequestCounts
 from datakit.storage.moves import SyncSettings
-from datakit.storage.sync import sync
+from datakit.storage.sync import SyncResult, sync
 
 LOCK_NAME = ".agent.lock"
 
 GONE = "it was there, verified, and is not there any more"
+
+UNLISTED = "the store took it, and does not list it"
+
+DELETES_HINT = "See what deletes there, such as a rule of the bucket; then run the same command again"
 
 _OFFERED = ("op", "path", "dest", "state", "manifest_digest", "repair")
 """What a request to publish says, and each answer to it repeats."""
@@ -220,13 +226,29 @@ class Agent:
             return False
         except DatakitError as error:
             return self._fail(request, error)
-        if (trouble := self._mark(request, "verified", manifest_digest=result.manifest_digest)) is not None:
+        except Exception as error:  # noqa: BLE001 -- one commit that nobody foresaw must not hold up the others
+            return self._fail(request, DatakitError(f"{type(error).__name__}: {error}", hint="Please report it"))
+        return self._conclude(request, result)
+
+    def _conclude(self, request: dict[str, Any], result: SyncResult) -> bool:
+        """Believe what went up once a listing of its place holds it, and compare what else is said to be there."""
+        digest = result.manifest_digest
+        place = request["dest"].rpartition("/")[0]
+        known, shelf = verified_below(self._queue_dir, place), None
+        with contextlib.suppress(DatakitError):  # who may not list believes the store's answers
+            shelf = shelf_at(place, settings=SETTINGS)
+        if shelf is not None and not _copy_of(request, digest).is_there(shelf):
+            if request["repair"]:
+                return self._fail(request, StoreUnavailable(f"{UNLISTED}, twice", hint=DELETES_HINT))
+            self._mark(request | {"repair": True}, "staged", message=UNLISTED)
+            self._put_again(request, IntegrityError(UNLISTED, hint="It goes up again by itself"))
+            return True
+        if (trouble := self._mark(request, "verified", manifest_digest=digest)) is not None:
             self._say("failed", request, **told(trouble))
             return True
         self._say("verified", request, bytes=result.moved_bytes)
-        place = request["dest"].rpartition("/")[0]
-        with contextlib.suppress(DatakitError):  # what went up did; the others are as they were
-            self._look(place)
+        if shelf is not None:
+            self._compare([copy for copy in known if copy.dest != request["dest"]], shelf)
         return True
 
     def _fail(self, request: dict[str, Any], error: DatakitError) -> bool:
@@ -242,19 +264,25 @@ class Agent:
         self._say("lost", again, **told(error))
 
     def _look(self, place: str) -> Shelf:
-        """List a place, and have what is gone from it offered again: once, so that a list that lies makes no circle."""
+        """List a place, and compare with it what is said to be there."""
         known = verified_below(self._queue_dir, place)
         shelf = shelf_at(place, settings=SETTINGS)
-        for copy in lost([copy for copy in known if copy.dest not in self._taken_back], shelf):
-            self._taken_back.add(copy.dest)
-            self._take_back(copy)
+        self._compare(known, shelf)
         return shelf
 
-    def _take_back(self, copy: Copy) -> None:
-        if take_back(copy, GONE):
+    def _compare(self, known: list[Copy], shelf: Shelf) -> None:
+        """Have copies that a listing lacks put again: each once, so that a store that loses them makes no circle."""
+        for copy in lost(known, shelf):
             where = {"path": str(copy.path), "dest": copy.dest, "state": str(copy.file)}
             request = {"op": "publish", **where, "manifest_digest": copy.manifest_digest, "repair": True}
-            self._put_again(request, IntegrityError(GONE, hint="It goes up again by itself"))
+            if copy.dest in self._taken_back:
+                self._fail(request, StoreUnavailable(f"{GONE}, for the second time", hint=DELETES_HINT))
+                if not copy.is_here:
+                    drop_state(copy.file)  # there is nothing left that could be put
+                continue
+            self._taken_back.add(copy.dest)
+            if take_back(copy, GONE):
+                self._put_again(request, IntegrityError(GONE, hint="It goes up again by itself"))
 
     def _pull(self, request: dict[str, Any]) -> None:
         about = {"op": request["op"], "source": request["source"]}
@@ -301,6 +329,12 @@ class Agent:
         with contextlib.suppress(BrokenPipeError):  # the trainer is gone; the state file says the same
             self._out.write(json.dumps(answer) + "\n")
             self._out.flush()
+
+
+def _copy_of(request: dict[str, Any], manifest_digest: str | None) -> Copy:
+    """The copy that a request asks for, as it is when that is done."""
+    where = {"file": Path(request["state"]), "path": Path(request["path"]), "dest": request["dest"]}
+    return Copy(**where, state="verified", manifest_digest=manifest_digest, message=None, error=None)
 
 
 def _check_digest(request: dict[str, Any]) -> None:

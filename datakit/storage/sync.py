@@ -33,7 +33,7 @@ from datakit.storage.partial import Fetch, remove_leftovers, remove_stale
 from datakit.storage.retry import Pace
 from datakit.storage.spool import spool
 from datakit.storage.transfer import Knobs, download
-from datakit.storage.upload import Put, upload
+from datakit.storage.upload import Put, take_away, upload
 
 __all__ = ["Action", "SyncPlan", "SyncResult", "SyncSettings", "plan_sync", "run_sync", "sync"]
 
@@ -373,4 +373,6 @@ def _write_manifest(plan: SyncPlan) -> None:
         return
     if not etags.same(info.etag, etags.single(entry_of(MANIFEST_NAME, data).md5)) and store.fetch(key).data != data:
         where = f"{plan.destination}/{MANIFEST_NAME}"
+        if plan.manifest_etag is None:
+            take_away(store, key, info)
         raise IntegrityError(f"{where} reads back with other bytes", hint="Run the same command again", subject=where)

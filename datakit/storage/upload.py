@@ -2,18 +2,20 @@
 
 The source's bytes are checked while they are read. An upload is believed when the store's tag is the one that those
 bytes must have, else when they read back the same. What is to be created and is there already is read back too: the
-answer to an earlier try may have been lost, or a killed run has put it; only other bytes are refused.
+answer to an earlier try may have been lost, or a killed run has put it; only other bytes are refused. What a store made
+of an upload and is wrong is removed again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.digest import FileEntry, crc32c, damaged
-from datakit.errors import IntegrityError, NotFound, Refused
+from datakit.errors import DatakitError, IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
 from datakit.storage.answers import already_there
 from datakit.storage.objects import ObjectInfo, Store
@@ -188,9 +190,21 @@ def _believe(store: Store, put: Put, info: ObjectInfo, tag: str, crcs: Sequence[
     """Accept an upload by its tag; where the tag says something else or nothing, by reading it back."""
     if etags.same(info.etag, tag):
         return
-    message = _difference(store, put, info, crcs, part_bytes=part_bytes)
-    if message is not None:
-        raise IntegrityError(message, hint="Run the same command again", subject=f"{store.url}/{put.key}")
+    try:
+        message = _difference(store, put, info, crcs, part_bytes=part_bytes)
+        if message is not None:
+            raise IntegrityError(message, hint="Run the same command again", subject=f"{store.url}/{put.key}")
+    except IntegrityError:
+        if put.create:
+            take_away(store, put.key, info)
+        raise
+
+
+def take_away(store: Store, key: str, made: ObjectInfo) -> None:
+    """Remove an object that was made just now and is wrong: it would be in the way of the next try."""
+    with contextlib.suppress(DatakitError):  # what went wrong before is what is told
+        if etags.same(store.head(key).etag, made.etag):
+            store.delete(key)
 
 
 def _difference(store: Store, put: Put, info: ObjectInfo, crcs: Sequence[int], *, part_bytes: int) -> str | None:

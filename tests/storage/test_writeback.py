@@ -445,6 +445,79 @@ def test_what_the_store_no_longer_holds_is_offered_again(faulty: FaultyServer, t
         sync(f"{faulty.url}/run/step-{step:08d}", tmp_path / "copy" / str(step))
 
 
+@pytest.mark.parametrize("kept", ["run/.*", "run/step-00000010/state"])
+def test_a_copy_that_the_store_does_not_list_is_never_called_verified(
+    faulty: FaultyServer, tmp_path: Path, kept: str
+) -> None:
+    """A store that says yes and keeps nothing, or not one member: put twice, then failed, and said to be."""
+    faulty.faults = [Fault("forget", method="PUT", key=kept, times=99)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    left = back.close(deadline_s=PATIENCE_S)
+    told = back.poll()
+
+    assert not any(isinstance(each, Published) for each in told)
+    assert left == {"step-00000010": "the store took it, and does not list it, twice"}
+    assert (back.state("step-00000010"), back.trouble("step-00000010")) == ("failed", StoreUnavailable)
+
+    faulty.faults = []
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    assert back.close(deadline_s=PATIENCE_S) == {}
+    sync(f"{faulty.url}/run/step-00000010", tmp_path / "copy")
+
+
+def test_a_put_that_is_forgotten_once_is_made_again(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The listing after it tells, and the copy is verified by the listing after the next."""
+    faulty.faults = [Fault("forget", method="PUT", key="run/step-00000010/state")]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+
+    assert back.close(deadline_s=PATIENCE_S) == {}
+    waiting, done = back.poll()
+    assert isinstance(waiting, Failed)
+    assert waiting.message == "the store took it, and does not list it"
+    assert isinstance(done, Published)
+    sync(f"{faulty.url}/run/step-00000010", tmp_path / "copy")
+
+
+def test_a_store_that_loses_a_copy_again_is_not_believed_a_third_time(faulty: FaultyServer, tmp_path: Path) -> None:
+    """What is gone goes up once more; gone again, it is failed: nothing goes in circles, and nothing is pruned."""
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    told: list[Published | Failed] = []
+    for step, enough in ((10, 1), (20, 3), (30, 2)):  # what is said: its copy; its own, the loss, it again; the loss
+        back.offer(checkpoint(tmp_path, step))
+        told += until(back.poll, enough)
+        for key in [key for key in faulty.objects if "00000010" in key]:
+            del faulty.objects[key]
+    left = back.close(deadline_s=PATIENCE_S)
+
+    assert left == {"step-00000010": "it was there, verified, and is not there any more, for the second time"}
+    assert [type(each) for each in told if each.path.name == "step-00000010"] == [Published, Failed, Published, Failed]
+
+
+@pytest.mark.parametrize("key", ["run/step-00000010/state", "run/step-00000010/manifest.json"])
+def test_what_the_store_keeps_half_of_is_not_in_the_way_of_the_next_try(
+    faulty: FaultyServer, tmp_path: Path, key: str
+) -> None:
+    """An honest tag tells; what is wrong is taken away again, and a store that is well gets the copy."""
+    faulty.faults = [Fault("halve", method="PUT", key=key, times=99)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    assert "step-00000010" in back.close(deadline_s=PATIENCE_S)
+    assert key not in faulty.objects
+
+    faulty.faults = []
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    assert back.close(deadline_s=PATIENCE_S) == {}
+    sync(f"{faulty.url}/run/step-00000010", tmp_path / "copy")
+
+
 def test_what_is_gone_here_and_there_is_forgotten(faulty: FaultyServer, tmp_path: Path) -> None:
     """Nobody has its bytes any more: no state says that it is safe."""
     published(f"{faulty.url}/run", tmp_path, 10, 20)

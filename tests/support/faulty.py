@@ -35,6 +35,8 @@ Kind = Literal[
     "region",  # 301 PermanentRedirect
     "hang-up",  # the connection is closed without an answer
     "lost-answer",  # the request is done, and the connection closed without an answer
+    "forget",  # a PUT is answered, and nothing is kept
+    "halve",  # a PUT keeps half of the body, with the tag of that half
     "torn-list",  # the list says that it goes on, and not how
 ]
 
@@ -155,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.refuse(fault)
         if fault == "flip":
             body = flipped(body)
+        if fault == "halve":
+            body = body[: len(body) // 2]
         if "uploadId" in query:
             self.state.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
             return self.answer(200, b"", {"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
@@ -164,6 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted and self.state.objects.get(key, (b"", ""))[1] != wanted:
             return self.answer(412, error("PreconditionFailed"))
         tag = self.state.put(key, body)
+        if fault == "forget":
+            del self.state.objects[key]
         if fault == "lost-answer":
             return self.refuse("hang-up")
         return self.answer(200, b"", {"ETag": tag})
