@@ -41,6 +41,7 @@ ORDER = [
     "storage/objects",
     "storage/absent",
     "storage/commit",
+    "storage/newest",
     "storage/etags",
     "storage/wire",
     "storage/foreign",

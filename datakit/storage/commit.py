@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from datakit.data.digest import PART_BYTES, Buffer, Digester, FileEntry, crc32c, damaged, mend_hint
 from datakit.data.manifest import MANIFEST_NAME, Kind, Manifest
@@ -362,39 +362,3 @@ def part_message(where: Path | str, part: int, entry: FileEntry, found: str) -> 
     """The sentence about a part whose bytes are wrong."""
     start, stop = part * PART_BYTES, min((part + 1) * PART_BYTES, entry.bytes)
     return f"{where}: bytes {start} to {stop} have crc32c {found}, the manifest says {entry.crc32c[part]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """What `newest` found.
-
-    Attributes:
-        path: The newest valid commit, or None.
-        manifest: Its manifest, or None.
-        skipped: Newer ones that are not valid, newest first, each with the reason.
-    """
-
-    path: Path | None
-    manifest: Manifest | None
-    skipped: tuple[tuple[Path, str], ...]
-
-
-def newest(parent: Path, *, pattern: str = "step-*", kind: Kind | Literal["any"] = "checkpoint") -> Newest:
-    """The newest commit below a directory that verifies, by reading manifests; a listing alone proves nothing.
-
-    Args:
-        parent: Directory of commits; one that is not there holds none.
-        pattern: Their names; later in the alphabet is newer.
-        kind: Their kind.
-    """
-    skipped = []
-    for path in sorted(Path(parent).glob(pattern), reverse=True):
-        try:
-            (manifest := verify_commit(path)).check_name(path.name)
-        except DatakitError as error:
-            skipped.append((path, error.message))
-            continue
-        if kind in ("any", manifest.kind):
-            return Newest(path, manifest, tuple(skipped))
-        skipped.append((path, f"{path} is a {manifest.kind}, not a {kind}"))
-    return Newest(None, None, tuple(skipped))

@@ -17,8 +17,9 @@ from pathlib import Path
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, NotFound, Refused
 from datakit.storage import disk
-from datakit.storage.commit import Newest, newest, read_manifest, verify_commit
+from datakit.storage.commit import read_manifest, verify_commit
 from datakit.storage.copies import Shelf, State, lost, read_copies, verified_below
+from datakit.storage.newest import Newest, named, newest
 from datakit.storage.writeback import WriteBack
 from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
 
@@ -78,8 +79,12 @@ class Held:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """The directories named like checkpoints, oldest first; whether one is valid, its manifest says."""
-    return sorted(path for path in directory.glob(CHECKPOINT_GLOB) if path.is_dir()) if directory.is_dir() else []
+    """The directories named like checkpoints, oldest first; whether one is valid, its manifest says.
+
+    Raises:
+        NotAllowed: The directory may not be read.
+    """
+    return [path for path in named(directory, CHECKPOINT_GLOB) if path.is_dir()]
 
 
 def look(run: Path, *, quick: bool = True) -> list[Held]:

@@ -21,8 +21,9 @@ from typing import Any
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.storage.absent import not_there
-from datakit.storage.commit import newest, read_manifest
+from datakit.storage.commit import read_manifest
 from datakit.storage.disk import at_door
+from datakit.storage.newest import newest
 from datakit.version.dvc import Tree
 
 LINEAGE_NAME = "lineage.json"

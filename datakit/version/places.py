@@ -18,8 +18,8 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import DatakitError, InputError, NotFound, UsageError
 from datakit.storage.absent import held_below, not_there
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import newest
 from datakit.storage.moves import SyncSettings, patient
+from datakit.storage.newest import newest
 from datakit.storage.store import Location
 from datakit.storage.view import View, open_view
 from datakit.version.dvc import LOCK_NAME, Out

@@ -17,7 +17,7 @@ from datakit.data.digest import PART_BYTES, FileEntry, entry_of
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.storage import disk
-from datakit.storage.commit import NEXT_NAME, Staging, commit, lock_path, newest, read_manifest, verify_commit
+from datakit.storage.commit import NEXT_NAME, Staging, commit, lock_path, read_manifest, verify_commit
 from support.process import kill, run_code, start_code
 
 
@@ -304,32 +304,6 @@ def test_a_manifest_that_is_no_manifest_names_its_path(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_the_newest_valid_commit_is_found_past_damaged_ones(tmp_path: Path) -> None:
-    """A damaged, an unfinished and a foreign one are skipped, each with its reason."""
-    for step in (10, 20, 30, 40):
-        make(tmp_path / f"step-{step:08d}", state=str(step).encode())
-    damage(tmp_path / "step-00000040" / "state", 0)
-    (tmp_path / "step-00000030" / MANIFEST_NAME).unlink()
-    with commit(tmp_path / "step-00000050", kind="adapter", name="x") as staging:
-        staging.write("a", b"x")
-
-    found = newest(tmp_path)
-
-    assert found.path == tmp_path / "step-00000020"
-    assert found.manifest == read_manifest(tmp_path / "step-00000020")
-    assert [path.name for path, _reason in found.skipped] == ["step-00000050", "step-00000040", "step-00000030"]
-    assert "adapter" in found.skipped[0][1]
-    assert "crc32c" in found.skipped[1][1]
-    assert MANIFEST_NAME in found.skipped[2][1]
-
-
-def test_where_nothing_is_nothing_is_newest(tmp_path: Path) -> None:
-    """A parent that is not there yet holds no commit and is no error."""
-    found = newest(tmp_path / "absent")
-
-    assert (found.path, found.manifest, found.skipped) == (None, None, ())
-
-
 RENEW = """
 import sys
 from pathlib import Path
@@ -550,6 +524,7 @@ CLOSED = {
     "read_manifest": "datakit.storage.commit.read_manifest(place)",
     "verify_commit": "datakit.storage.commit.verify_commit(place)",
     "check_place": "datakit.storage.commit.check_place(place, kind='dataset', name='ds')",
+    "newest": "datakit.storage.newest.newest(place)",
     "open_view": "datakit.storage.view.open_view(place)",
     "open_dataset": "datakit.open_dataset(place)",
     "sync from": "datakit.sync(place, root / 'out')",
@@ -571,7 +546,8 @@ def said_of_closed() -> dict[str, str]:
     code = """
 import json, os, sys
 from pathlib import Path
-import datakit, datakit.storage.commit, datakit.storage.disk, datakit.storage.objects, datakit.storage.view
+import datakit, datakit.storage.commit, datakit.storage.disk
+import datakit.storage.newest, datakit.storage.objects, datakit.storage.view
 _ = datakit.open_dataset, datakit.sync  # imported while everything may be read
 if os.getuid() == 0:
     os.seteuid(65534)
