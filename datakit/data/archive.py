@@ -18,7 +18,9 @@ from datakit.data.digest import Buffer
 from datakit.data.shard import BLOCK_BYTES, first_difference
 from datakit.errors import IntegrityError
 
-Kind: TypeAlias = Literal["file", "folder", "hard link", "symbolic link", "device", "sparse file"]
+Kind: TypeAlias = Literal[
+    "file", "folder", "hard link", "symbolic link", "device", "sparse file", "member of another kind"
+]
 
 Read: TypeAlias = Callable[[int, int], Buffer]
 """Gives the bytes at an offset: `read(offset, size)`, fewer only at the end."""
@@ -26,6 +28,9 @@ Read: TypeAlias = Callable[[int, int], Buffer]
 Errors: TypeAlias = Literal["strict", "surrogateescape"]
 
 _KINDS: dict[bytes, Kind] = {
+    b"0": "file",
+    b"\0": "file",
+    b"7": "file",
     b"1": "hard link",
     b"2": "symbolic link",
     b"3": "device",
@@ -34,6 +39,8 @@ _KINDS: dict[bytes, Kind] = {
     b"6": "device",
     b"S": "sparse file",
 }
+"""Of what POSIX and GNU tar say; others, such as the rest of a file that another volume began, are of another kind."""
+
 _WITHOUT_CONTENT = b"123456"
 """Types whose size field counts no bytes that follow (POSIX), whatever it says."""
 
@@ -126,9 +133,10 @@ def _entry(block: bytes, attributes: dict[str, str], *, start: int, at: int, err
     name, prefix = block[:100].partition(b"\0")[0], block[345:500].partition(b"\0")[0]
     if prefix and block[257:263] == b"ustar\0":  # GNU tar keeps other things there, and says so
         name = prefix + b"/" + name
-    path = attributes.get("path") or _text(name, at, errors)
+    # of a sparse file, `path` is what programs that know of none shall call it
+    path = attributes.get("GNU.sparse.name") or attributes.get("path") or _text(name, at, errors)
     flag = block[156:157]
-    kind = _KINDS.get(flag, "file")
+    kind = _KINDS.get(flag, "member of another kind")
     if kind == "file" and (path.endswith("/") and flag in (b"\0", b"0")):
         kind = "folder"  # as tars before 1988 had it
     if any(key.startswith("GNU.sparse.") for key in attributes):

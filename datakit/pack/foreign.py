@@ -231,8 +231,8 @@ class _Reading:
         where = f"{self.name}: {entry.name}"
         if entry.kind in ("folder", "device"):
             self.skipped[f"{entry.kind}s"] += 1
-        elif entry.kind in ("symbolic link", "sparse file"):
-            self.trouble(where, f"it is a {entry.kind}, whose bytes do not stand in the tar")
+        elif entry.kind in ("symbolic link", "sparse file", "member of another kind"):
+            self.trouble(where, f"it is a {entry.kind}, whose bytes do not stand in the tar as they are")
         elif entry.kind == "hard link":
             place = self._files.get(entry.target)
             if place is None:

@@ -64,20 +64,21 @@ def upload(store: Store, puts: Sequence[Put], *, knobs: Knobs, pace: Pace, on_by
         Refused: An object that was to be created is there with other bytes.
     """
     patient = PatientStore(store, pace=pace)
+    undo = PatientStore(store, pace=Pace(retries=knobs.retries))  # which goes on when an error has stopped the others
     in_hand = max(1, knobs.workers // PART_CONNECTIONS)
     small = [put for put in puts if put.bytes <= knobs.part_bytes]
     large = [put for put in puts if put.bytes > knobs.part_bytes]
     for batch, workers in ((large, in_hand), (small, knobs.workers)):
-        tasks = (_upload_task(patient, put, knobs) for put in batch)
+        tasks = (_upload_task(patient, put, knobs, undo) for put in batch)
         drive(tasks, workers=workers, pace=pace, on_bytes=on_bytes)
 
 
-def _upload_task(store: Store, put: Put, knobs: Knobs) -> Task:
+def _upload_task(store: Store, put: Put, knobs: Knobs, undo: Store) -> Task:
     def task() -> int:
         if put.bytes <= knobs.part_bytes:
-            _put_small(store, put)
+            _put_small(store, put, undo)
         else:
-            _put_large(store, put, part_bytes=_upload_part_bytes(put.bytes, knobs.part_bytes))
+            _put_large(store, put, undo, part_bytes=_upload_part_bytes(put.bytes, knobs.part_bytes))
         return put.bytes
 
     return task
@@ -89,7 +90,7 @@ def _upload_part_bytes(size_bytes: int, part_bytes: int) -> int:
     return part_bytes * max(1, -(-least // part_bytes))
 
 
-def _put_small(store: Store, put: Put) -> None:
+def _put_small(store: Store, put: Put, undo: Store) -> None:
     source = _Source(put, part_bytes=max(put.bytes, 1))
     data = b"".join(source.chunks())
     tag = etags.single(source.md5s[0].hex()) if source.md5s else etags.single(_EMPTY_MD5)
@@ -101,20 +102,22 @@ def _put_small(store: Store, put: Put) -> None:
         if not etags.same(info.etag, tag) and _difference(store, put, info, source.crcs, part_bytes=max(put.bytes, 1)):
             raise
         return
-    _believe(store, put, info, tag, source.crcs, part_bytes=max(put.bytes, 1))
+    with _kept_if_right(undo, put, info):
+        _believe(store, put, info, tag, source.crcs, part_bytes=max(put.bytes, 1))
 
 
 _EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 
-def _put_large(store: Store, put: Put, *, part_bytes: int) -> None:
+def _put_large(store: Store, put: Put, undo: Store, *, part_bytes: int) -> None:
     source = _Source(put, part_bytes=part_bytes)
     there = _there(store, put.key) if put.create else None
     if there is not None:
         _check_there(store, put, there, source, part_bytes=part_bytes)
         return
     info = store.upload(put.key, source.chunks, part_bytes=part_bytes, connections=PART_CONNECTIONS)
-    _believe(store, put, info, etags.multipart(source.md5s), source.crcs, part_bytes=part_bytes)
+    with _kept_if_right(undo, put, info):
+        _believe(store, put, info, etags.multipart(source.md5s), source.crcs, part_bytes=part_bytes)
 
 
 def _there(store: Store, key: str) -> ObjectInfo | None:
@@ -190,13 +193,19 @@ def _believe(store: Store, put: Put, info: ObjectInfo, tag: str, crcs: Sequence[
     """Accept an upload by its tag; where the tag says something else or nothing, by reading it back."""
     if etags.same(info.etag, tag):
         return
+    message = _difference(store, put, info, crcs, part_bytes=part_bytes)
+    if message is not None:
+        raise IntegrityError(message, hint="Run the same command again", subject=f"{store.url}/{put.key}")
+
+
+@contextlib.contextmanager
+def _kept_if_right(undo: Store, put: Put, made: ObjectInfo) -> Iterator[None]:
+    """Take a new object away again where it is not proven to be right, also because another's error ended the look."""
     try:
-        message = _difference(store, put, info, crcs, part_bytes=part_bytes)
-        if message is not None:
-            raise IntegrityError(message, hint="Run the same command again", subject=f"{store.url}/{put.key}")
-    except IntegrityError:
+        yield
+    except BaseException:
         if put.create:
-            take_away(store, put.key, info)
+            take_away(undo, put.key, made)
         raise
 
 

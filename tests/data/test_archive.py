@@ -156,6 +156,22 @@ def test_links_devices_and_sparse_files_are_told_apart(tmp_path: Path) -> None:
             ("symbolic link", "a.txt"),
             ("sparse file", ""),
         ]
+        assert [entry.name for entry in found] == ["a.txt", "b.txt", "c.txt", "d.txt"]
+
+
+@pytest.mark.parametrize("flag", [b"M", b"V", b"D", b"A"])
+def test_what_posix_and_gnu_tar_have_no_file_for_is_no_file(flag: bytes) -> None:
+    """The rest of a file of another volume, a volume's label, a dump's list, another vendor's; oracle: tarfile."""
+    info = tarfile.TarInfo("x.jpg")
+    info.type, info.size = flag, 600
+    data = info.tobuf(tarfile.GNU_FORMAT) + bytes(1024) + tar_of([("y.txt", b"y")], "gnu")
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert [each.isreg() for each in tar] == [False, True]
+
+    assert [(entry.name, entry.kind) for entry in read_all(data)] == [
+        ("x.jpg", "member of another kind"),
+        ("y.txt", "file"),
+    ]
 
 
 @pytest.mark.parametrize("holes", [3, 30, 200])

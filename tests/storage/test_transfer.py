@@ -20,7 +20,7 @@ from datakit.storage.partial import Fetch
 from datakit.storage.retry import Pace
 from datakit.storage.store import ObstoreStore, open_location
 from datakit.storage.transfer import Knobs, download
-from datakit.storage.upload import Put, upload
+from datakit.storage.upload import Put, take_away, upload
 from support.faulty import Fault, FaultyServer
 from support.memory import MemoryStore
 
@@ -440,3 +440,39 @@ def test_many_files_go_up_and_progress_adds_up(tmp_path: Path) -> None:
     assert sum(told) == 2 * len(SMALL) + len(BIG)
     assert store.objects["p/1"][1].strip('"').endswith("-2")
     assert store.objects["p/0"][1].strip('"') == hashlib.md5(SMALL).hexdigest()
+
+
+def test_whatever_a_store_keeps_half_of_is_taken_away_again(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Of many at once too, whose look the first error ends: nothing wrong is in the way of the next try."""
+    puts = []
+    for number in range(24):
+        path = tmp_path / f"{number}"
+        path.write_bytes(SMALL[number:])
+        puts.append(Put(path, path.name, len(SMALL) - number, create=True))
+    faulty.faults = [Fault("halve", method="PUT", times=99)]
+
+    with pytest.raises(IntegrityError):
+        upload(
+            lane_store(faulty, "obstore"),
+            puts,
+            knobs=Knobs(connections=8, retries=4),
+            pace=eager(),
+            on_bytes=lambda _: None,
+        )
+    assert faulty.objects == {}
+
+    faulty.faults = []
+    upload(lane_store(faulty, "obstore"), puts, knobs=KNOBS, pace=eager(), on_bytes=lambda _: None)
+    assert {key: data for key, (data, _) in faulty.objects.items()} == {f"{n}": SMALL[n:] for n in range(24)}
+
+
+def test_an_object_that_another_put_meanwhile_is_not_taken_away(tmp_path: Path) -> None:
+    """It has another tag than what was made."""
+    store = MemoryStore()
+    (tmp_path / "a").write_bytes(b"ours")
+    made = store.write("a", b"our")
+    store.write("a", b"theirs")
+
+    take_away(store, "a", made)
+
+    assert store.read("a", start=0, stop=6) == b"theirs"
