@@ -116,11 +116,12 @@ class Inbox:
                 self._offers = [offer for offer in self._offers if offer["path"] != request["path"]] + [request]
             self._ready.notify()
 
-    def put_back(self, offers: list[dict[str, Any]]) -> None:
-        """Take offers in again, behind those that came meanwhile, unless a newer one is of the same commit."""
+    def put_back(self, offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Take offers in again, behind those that came meanwhile; gives those of whose directory a newer one waits."""
         with self._ready:
             newer = {offer["path"] for offer in self._offers}
             self._offers = [offer for offer in offers if offer["path"] not in newer] + self._offers
+            return [offer for offer in offers if offer["path"] in newer]
 
     def end(self) -> None:
         """Say that no more will come."""
@@ -151,9 +152,13 @@ class Inbox:
 
     def wait(self, timeout_s: float) -> None:
         """Let time pass, less when something new comes or the end does."""
+        if not self._ended:
+            self.pause(timeout_s)
+
+    def pause(self, timeout_s: float) -> None:
+        """Let time pass, less when something new comes; all of it after the end."""
         with self._ready:
-            if not self._ended:
-                self._ready.wait(timeout_s)
+            self._ready.wait(timeout_s)
 
 
 class Agent:
@@ -187,21 +192,28 @@ class Agent:
                 elif later:
                     self._inbox.wait(RETRY_S)
                     last_try = self._inbox.ended
-                    self._inbox.put_back([offer | {"last": last_try} for offer in reversed(later)])
+                    self._requeue([offer | {"last": last_try} for offer in reversed(later)])
                     later = []
                 elif locked or (self._inbox.ended and not self._inbox.has_offers):
                     return
                 else:
-                    locked = self._lock(lock)
-                    if not locked:
-                        self._inbox.wait(LOCK_RETRY_S)
+                    try:
+                        lock.enter_context(disk.exclusive(self._queue_dir / LOCK_NAME, purpose="publishing"))
+                        locked = True
+                    except Refused:  # the agent of an earlier attempt
+                        self._inbox.pause(LOCK_RETRY_S)
+                    except DatakitError as error:  # a full disk, which may have room by and by
+                        if self._inbox.ended:
+                            while (request := self._inbox.take(offers=True)) is not None:
+                                self._fail(request, error)
+                            return
+                        self._inbox.pause(LOCK_RETRY_S)
 
-    def _lock(self, stack: contextlib.ExitStack) -> bool:
-        try:
-            stack.enter_context(disk.exclusive(self._queue_dir / LOCK_NAME, purpose="publishing"))
-        except Refused:
-            return False
-        return True
+    def _requeue(self, offers: list[dict[str, Any]]) -> None:
+        """Take offers in again; the directory of one may hold another commit by now, which is offered itself."""
+        for offer in self._inbox.put_back(offers):
+            hint = "The newer one is published under a name of its own"
+            self._fail(offer, Refused(f"{offer['path']} is another commit now", hint=hint, subject=offer["path"]))
 
     def _publish(self, request: dict[str, Any]) -> bool:
         """Publish one commit; False when it should be tried again."""
@@ -260,8 +272,8 @@ class Agent:
     def _put_again(self, request: dict[str, Any], error: DatakitError) -> None:
         """Have a commit go up again whose copy is gone, damaged or torn; if the damage is here, that try says so."""
         again = {name: request[name] for name in _OFFERED} | {"repair": True}
-        self._inbox.put(again)
         self._say("lost", again, **told(error))
+        self._requeue([again])
 
     def _look(self, place: str) -> Shelf:
         """List a place, and compare with it what is said to be there."""

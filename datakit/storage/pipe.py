@@ -141,8 +141,9 @@ class AgentPipe:
 
     def _hear(self, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
         assert process.stdout is not None
-        heard = False
-        while select.select([process.stdout], [], [], timeout_s)[0]:
+        heard, ready = False, select.poll()  # which takes descriptors of 1024 and more, as `select` does not
+        ready.register(process.stdout, select.POLLIN)
+        while ready.poll(timeout_s * 1000):
             data = os.read(process.stdout.fileno(), 65536)
             if not data:
                 break

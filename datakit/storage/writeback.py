@@ -336,6 +336,6 @@ class WriteBack:
         if answer["event"] == "failed" and known.dest == dest:
             self._fail(name, known, error)
             return
-        if answer["event"] == "lost":
+        if answer["event"] == "lost" and known.dest == dest:
             self._offers[name] = replace(offer, asked=True)
         self._said.append(Failed(path, error.message, error.hint, waiting=answer["event"] != "failed"))

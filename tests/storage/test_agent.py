@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from datakit.errors import IntegrityError, NoSpace, Refused
+from datakit.storage import agent
 from datakit.storage.agent import LOCK_NAME, Agent, Inbox, requests_from
 from datakit.storage.catalog import arriving
-from datakit.storage.commit import verify_commit
+from datakit.storage.commit import read_manifest, verify_commit
 from support.commits import make_commit, noise
 from support.faulty import Fault, FaultyServer
 from support.process import environment
@@ -282,3 +285,66 @@ def test_a_copy_whose_state_cannot_be_written_is_made_and_not_called_verified(tm
     assert [(answer["event"], answer["error"]) for answer in answers] == [("failed", "NotFound")]
     assert verify_commit(tmp_path / "cold" / "step-1") == manifest
     assert not (tmp_path / "absent").exists()
+
+
+def test_what_is_put_again_does_not_push_a_newer_commit_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All adapters of a run lie in one directory: while one failed, the next came, and is published."""
+    queue, adapter, cold = tmp_path / "queue", tmp_path / "adapter", tmp_path / "cold"
+    queue.mkdir()
+    inbox, out, real = Inbox(), io.StringIO(), agent.sync
+
+    def asked(name: str) -> dict[str, Any]:
+        where = {"dest": str(cold / name), "state": str(queue / f"{name}.json")}
+        return offer(str(adapter), **where, manifest_digest=read_manifest(adapter).digest, repair=False)
+
+    def interrupted(*_args: Any, **_more: Any) -> Any:
+        shutil.rmtree(adapter)
+        make_commit(adapter, {"a": b"two"}, kind="adapter")
+        inbox.put(asked("adapter-2"))
+        inbox.end()
+        monkeypatch.setattr(agent, "sync", real)
+        raise IntegrityError("it changed while it was uploaded")
+
+    make_commit(adapter, {"a": b"one"}, kind="adapter")
+    inbox.put(asked("adapter-1"))
+    monkeypatch.setattr(agent, "sync", interrupted)
+    Agent(inbox, out, queue_dir=queue).run()
+
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(each["event"], each["dest"][-1]) for each in told] == [("lost", "1"), ("failed", "1"), ("verified", "2")]
+    assert verify_commit(cold / "adapter-2") == read_manifest(adapter)
+
+
+def test_a_lock_that_finds_no_room_fails_what_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is the error of each offer, and not the agent's end."""
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+
+    def full(*_args: Any, **_more: Any) -> Any:
+        raise NoSpace("the disk is full")
+
+    monkeypatch.setattr(agent.disk, "exclusive", full)
+    (answer,) = run_agent(queue, request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), queue))
+
+    assert (answer["event"], answer["error"]) == ("failed", "NoSpace")
+
+
+def test_who_waits_for_the_lock_rests_between_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the end of its input, while an earlier attempt's agent has it."""
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    real, tries, rests = agent.disk.exclusive, iter([True, True, True]), []
+
+    def held(*args: Any, **more: Any) -> Any:
+        if next(tries, False):
+            raise Refused("another process is publishing")
+        return real(*args, **more)
+
+    monkeypatch.setattr(agent.disk, "exclusive", held)
+    monkeypatch.setattr(Inbox, "pause", lambda _inbox, timeout_s: rests.append(timeout_s))
+    (answer,) = run_agent(queue, request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), queue))
+
+    assert answer["event"] == "verified"
+    assert rests == [agent.LOCK_RETRY_S] * 3

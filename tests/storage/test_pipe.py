@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,25 @@ def test_what_is_asked_is_answered(tmp_path: Path) -> None:
 
     assert asked
     assert [(answer["event"], answer["error"]) for answer in heard] == [("failed", "UsageError")]
+
+
+def test_an_agent_is_heard_where_many_files_are_open(tmp_path: Path) -> None:
+    """A descriptor of 1024 or more, as in a process that holds many shards; `select` takes none of these."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    heard: list[dict[str, Any]] = []
+    try:
+        with contextlib.ExitStack() as many:
+            while (one := many.enter_context(open(os.devnull))).fileno() < 1024:
+                pass
+            pipe = opened(tmp_path / "queue", heard)
+            assert one.fileno() >= 1024
+            pipe.send(ASKED)
+            pipe.close(PATIENCE_S, hurried=lambda: False, hurry_s=0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert [answer["event"] for answer in heard] == ["failed"]
 
 
 def test_an_agent_that_ends_is_replaced_a_few_times(tmp_path: Path) -> None:
