@@ -2,7 +2,8 @@
 
 A training is one process on one GPU: each of several would train an adapter of its own, into the same run. What a
 launcher says of the processes it starts counts, and not what a scheduler grants: `salloc --ntasks 4` and a script of
-`sbatch --ntasks 4` have SLURM_NTASKS and one process, and the script has SLURM_PROCID too.
+`sbatch --ntasks 4` have SLURM_NTASKS and one process, and the script has SLURM_PROCID too. A rank is no sign: it says
+nothing without the number of processes, and RANK is also what people call that of their LoRA.
 """
 
 from __future__ import annotations
@@ -15,30 +16,31 @@ from datakit.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A variable that tells one of several processes.
+    """A variable that tells how many processes were started together.
 
     Attributes:
         variable: Its name.
-        most: The largest number that a process alone has.
         launcher: Who sets it, for people.
+        step: The variable with the number of the job step that it speaks of, or None where there are no steps.
     """
 
     variable: str
-    most: int
     launcher: str
+    step: str | None = None
 
 
 _SIGNS = (
     # PyTorch, "torchrun (Elastic Launch)", Environment Variables; accelerate and deepspeed set the same
-    _Sign("WORLD_SIZE", 1, "torchrun"),
-    _Sign("LOCAL_WORLD_SIZE", 1, "torchrun"),
-    _Sign("RANK", 0, "torchrun"),
+    _Sign("WORLD_SIZE", "torchrun"),
+    _Sign("LOCAL_WORLD_SIZE", "torchrun"),
     # srun(1), Output Environment Variables: the number of processes in the job step
-    _Sign("SLURM_STEP_NUM_TASKS", 1, "srun with several tasks"),
+    _Sign("SLURM_STEP_NUM_TASKS", "srun with several tasks", step="SLURM_STEP_ID"),
     # Open MPI 5.0, section 11.1, Environment variables set for MPI applications
-    _Sign("OMPI_COMM_WORLD_SIZE", 1, "mpirun"),
+    _Sign("OMPI_COMM_WORLD_SIZE", "mpirun"),
     # MPICH's hydra and Intel MPI, which set it for their process manager's interface (PMI-1)
-    _Sign("PMI_SIZE", 1, "mpiexec"),
+    _Sign("PMI_SIZE", "mpiexec"),
+    # MVAPICH2's mpirun_rsh, in the name that accelerate reads too (`accelerate/state.py`)
+    _Sign("MV2_COMM_WORLD_SIZE", "mpirun_rsh"),
 )
 
 _LAST_STEP = 0xFFFFFFF0
@@ -56,9 +58,7 @@ def check_alone(environ: Mapping[str, str]) -> None:
     """
     for sign in _SIGNS:
         number = _number(environ, sign.variable)
-        if number <= sign.most or (
-            sign.variable.startswith("SLURM_") and _number(environ, "SLURM_STEP_ID") > _LAST_STEP
-        ):
+        if number <= 1 or (sign.step is not None and _number(environ, sign.step) > _LAST_STEP):
             continue
         hint = f"Start datakit train by itself, without {sign.launcher}; or in one process alone: unset {sign.variable}"
         message = f"{sign.variable} is {number}, but a training is one process on one GPU"
@@ -66,5 +66,8 @@ def check_alone(environ: Mapping[str, str]) -> None:
 
 
 def _number(environ: Mapping[str, str], variable: str) -> int:
-    text = environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    """A variable's number, as a program would read it; 0 where it has none."""
+    try:
+        return int(environ.get(variable, ""))
+    except ValueError:  # also of more digits than Python reads
+        return 0

@@ -11,16 +11,21 @@ SEVERAL = [
     {"WORLD_SIZE": "2"},
     {"WORLD_SIZE": "16", "RANK": "0"},
     {"LOCAL_WORLD_SIZE": "8"},
-    {"RANK": "1"},
+    {"WORLD_SIZE": "2 ", "RANK": "1"},
+    {"WORLD_SIZE": "+2"},
     {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
     {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"},
     {"PMI_SIZE": "4", "PMI_RANK": "0"},
+    {"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "1"},
 ]
 
 ALONE: list[dict[str, str]] = [
     {},
     {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0"},
     {"WORLD_SIZE": ""},
+    {"WORLD_SIZE": "9" * 5000},
+    # also what people call the rank of their LoRA
+    {"RANK": "16"},
     {"WORLD_SIZE": "many", "RANK": "\u00b2"},
     {"PMI_SIZE": "1", "OMPI_COMM_WORLD_SIZE": "1"},
     # what Slurm sets in a shell of salloc, in a script of sbatch, in a step of one task, and in salloc's own shell step
@@ -36,7 +41,7 @@ def test_one_of_several_processes_is_refused(environ: dict[str, str]) -> None:
     """Each would train an adapter of its own; the sentence names the variable, and the way out."""
     name, number = next(iter(environ.items()))
 
-    with pytest.raises(UsageError, match=f"{name} is {number}, but a training is one process") as caught:
+    with pytest.raises(UsageError, match=f"{name} is {int(number)}, but a training is one process") as caught:
         check_alone(environ)
 
     assert str(caught.value.hint).endswith(f"unset {name}")
