@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datakit.errors import (
+        Busy,
         DatakitError,
         InputError,
         IntegrityError,
@@ -43,6 +44,7 @@ _ROOMS = {
 }
 
 __all__ = [
+    "Busy",
     "DatakitError",
     "InputError",
     "IntegrityError",

@@ -9,7 +9,8 @@ the command line ends with (docs/errors.md).
     ├── MissingExtra      ImportError  1   a library of an optional extra is not installed
     ├── UsageError        ValueError   2   an option or setting is wrong
     │   └── NotFound      FileNotFoundError  2   what you named is not there (path, bucket, object, sample)
-    ├── Refused           RuntimeError 3   it could be done and would be wrong (other state, foreign place, lock held)
+    ├── Refused           RuntimeError 3   it could be done and would be wrong (other state, foreign place)
+    │   └── Busy          RuntimeError 3   another process is at it, and holds the lock
     ├── IntegrityError    ValueError   4   bytes are not what the manifest says
     ├── NoSpace           OSError      5   the disk is full, or a tier's byte budget would be exceeded
     ├── NotAllowed        PermissionError  6   credentials or permission
@@ -24,6 +25,7 @@ import re
 from typing import ClassVar
 
 __all__ = [
+    "Busy",
     "DatakitError",
     "InputError",
     "IntegrityError",
@@ -134,6 +136,10 @@ class Refused(DatakitError, RuntimeError):
     """It could be done and would be wrong: other data, other settings, a foreign destination, a lock that is held."""
 
     exit_code = 3
+
+
+class Busy(Refused):
+    """Another process is at it, and holds the lock; that goes when its process ends, however it ends."""
 
 
 class IntegrityError(DatakitError, ValueError):

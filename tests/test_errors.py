@@ -21,6 +21,7 @@ CONTRACT = {
     "UsageError": (2, ValueError),
     "NotFound": (2, FileNotFoundError),
     "Refused": (3, RuntimeError),
+    "Busy": (3, RuntimeError),
     "IntegrityError": (4, ValueError),
     "NoSpace": (5, OSError),
     "NotAllowed": (6, PermissionError),

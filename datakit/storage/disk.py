@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from datakit.data.digest import Buffer, Digester, FileEntry
-from datakit.errors import DatakitError, NoSpace, NotAllowed, NotFound, Refused, UsageError
+from datakit.errors import Busy, DatakitError, NoSpace, NotAllowed, NotFound, Refused, UsageError
 
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{8}")
 """Names of our temporary siblings: `.<name>.tmp-<8 hex>`."""
@@ -311,7 +311,7 @@ def exclusive(path: Path, *, purpose: str) -> Iterator[None]:
         purpose: What the holder is doing, as a sentence's end: `training in runs/a`.
 
     Raises:
-        Refused: Another process, or another thread of this one, holds it; the message names its process id.
+        Busy: Another process, or another thread of this one, holds it; the message names its process id.
     """
     path = Path(path).absolute()
     with _held_guard:
@@ -392,8 +392,8 @@ def _is_still(path: Path, descriptor: int) -> bool:
     return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def _refusal(path: Path, holder: str, purpose: str) -> Refused:
-    return Refused(
+def _refusal(path: Path, holder: str, purpose: str) -> Busy:
+    return Busy(
         f"process {holder} is already {purpose}",
         hint=f"Wait for it or end it; the lock {path} dies with its process",
         subject=str(path),

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from datakit.errors import DatakitError, Refused
+from datakit.errors import Busy, DatakitError
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage.access import StoreOptions
 from datakit.storage.catalog import Pulled, address
@@ -134,7 +134,7 @@ class Upload:
         while True:
             try:
                 return back.fetch_newest(directory, after=after, pattern=CHECKPOINT_GLOB, check=see)
-            except Refused as error:
+            except Busy as error:
                 if self._rejected or time.monotonic() > until:
                     raise
                 if not said:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.errors import DatakitError, InputError, NoSpace, NotAllowed, NotFound, Refused
+from datakit.errors import Busy, DatakitError, InputError, NoSpace, NotAllowed, NotFound, Refused
 from datakit.storage import disk
 from support.process import kill, run_code, start_code
 
@@ -191,7 +191,7 @@ def test_a_lock_held_by_another_process_is_refused_by_its_id(tmp_path: Path) -> 
     lock = tmp_path / "run.lock"
     process = start_code(HOLDER, lock)
     try:
-        with pytest.raises(Refused, match=f"process {process.pid} is already training"):
+        with pytest.raises(Busy, match=f"process {process.pid} is already training"):
             disk.exclusive(lock, purpose="training").__enter__()
     finally:
         kill(process)

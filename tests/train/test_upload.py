@@ -470,6 +470,21 @@ def test_an_agent_that_is_still_fetching_is_waited_for(tokens_dir: Path, base_di
     assert any("waiting for an earlier attempt's fetch" in event.message for event in events if isinstance(event, Note))
 
 
+def test_only_a_lock_is_waited_for(tmp_path: Path) -> None:
+    """A place that cannot be used, here for a link to a folder, will not be another one in half a minute."""
+    cold, events = tmp_path / "cold", list[Event]()
+    make_commit(cold / "step-00000006", {"a": b"1"})
+    (cold / "latest").symlink_to("step-00000006")
+
+    with (
+        Upload(str(cold), run=tmp_path / "run", stores=None, on_event=events.append) as upload,
+        pytest.raises(Refused, match="latest is a link to a folder"),
+    ):
+        upload.fetch(tmp_path / "run" / "checkpoints", -1)
+
+    assert events == []
+
+
 def test_a_dry_run_hears_every_option(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
     """`--smoke` and `--resume` change what would happen, so they change what is told."""
     run = tmp_path / "run"
