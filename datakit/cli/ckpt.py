@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datakit.storage.catalog import Pulled
     from datakit.train.shelf import Held
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory, the --output of a training.")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run's directory, the --output of a training.")]
 Source = Annotated[
     str | None, typer.Option("--from", metavar="URL", help="Where they are.  [default: the run's own --write-back]")
 ]
@@ -37,26 +37,30 @@ def register(app: typer.Typer) -> None:
 
 def _add_ls(ckpt: typer.Typer) -> None:
     @frame.command(ckpt, "ls", example="datakit ckpt ls runs/first")
-    def ls(run: Run, json: frame.JsonOption = False) -> None:
+    def ls(place: RunPath, json: frame.JsonOption = False) -> None:
         """List the checkpoints of RUN and its adapter, with how far write-back is; reads manifests and sizes only."""
         with frame.run("ckpt ls", json=json) as session:
+            from datakit.storage.access import local_path
             from datakit.train.shelf import look
 
+            run = local_path(place)
             held = look(run)
             session.show(held, lambda: _table(held))
 
 
 def _add_verify(ckpt: typer.Typer) -> None:
     @frame.command(ckpt, "verify", example="datakit ckpt verify runs/first")
-    def verify(run: Run, json: frame.JsonOption = False) -> None:
+    def verify(place: RunPath, json: frame.JsonOption = False) -> None:
         """Read every byte of every checkpoint of RUN and of its adapter, and compare it with the manifests.
 
         Exits with 4 when one of them is not what its manifest says.
         """
         with frame.run("ckpt verify", json=json) as session:
             from datakit.errors import IntegrityError
+            from datakit.storage.access import local_path
             from datakit.train.shelf import look
 
+            run = local_path(place)
             held = look(run, quick=False)
             session.show(held, lambda: _table(held))
             bad = [one for one in held if one.problem]
@@ -71,7 +75,7 @@ def _add_verify(ckpt: typer.Typer) -> None:
 def _add_pull(ckpt: typer.Typer) -> None:
     @frame.command(ckpt, "pull", example="datakit ckpt pull runs/first --from s3://my-bucket/runs/first")
     def pull(
-        run: Run,
+        place: RunPath,
         source: Source = None,
         params: frame.ParamsOption = None,
         dry_run: frame.DryRunOption = False,
@@ -84,9 +88,11 @@ def _add_pull(ckpt: typer.Typer) -> None:
         """
         with frame.run("ckpt pull", json=json) as session:
             from datakit.errors import NotFound
+            from datakit.storage.access import local_path
             from datakit.storage.catalog import commits_at
             from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint
 
+            run = local_path(place)
             url = source or _written_back_to(run)
             settings = session.settings(params)
             there = commits_at(url, pattern=CHECKPOINT_GLOB, settings=settings.sync, stores=settings.stores)
@@ -110,7 +116,7 @@ def _add_pull(ckpt: typer.Typer) -> None:
 def _add_prune(ckpt: typer.Typer) -> None:
     @frame.command(ckpt, "prune", example="datakit ckpt prune runs/first --keep 1 --dry-run")
     def prune(
-        run: Run,
+        place: RunPath,
         keep: Keep = None,
         source: Copies = None,
         params: frame.ParamsOption = None,
@@ -123,9 +129,11 @@ def _add_prune(ckpt: typer.Typer) -> None:
         the copies, before anything is dropped on their word.
         """
         with frame.run("ckpt prune", json=json) as session:
+            from datakit.storage.access import local_path
             from datakit.storage.disk import exclusive
             from datakit.train import shelf
 
+            run = local_path(place)
             settings = session.settings(params, flags={"train.keep": keep})
             number = settings.train.keep
             shelf.look(run)  # says what is wrong with a directory that is no run

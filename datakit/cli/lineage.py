@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from datakit.cli import frame
 
-Thing = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of an adapter, checkpoint, run or dataset.")]
+Thing = Annotated[str, typer.Argument(metavar="PATH", help="Directory of an adapter, checkpoint, run or dataset.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,8 +21,9 @@ def register(app: typer.Typer) -> None:
         Where a dvc.lock records the data, the chain goes on through its stages down to the listing of the raw files.
         """
         with frame.run("lineage", json=json) as session:
+            from datakit.storage.access import local_path
             from datakit.version.lineage import render
             from datakit.version.origins import trace
 
-            link = trace(path)
+            link = trace(local_path(path))
             session.show(link, lambda: render(link))

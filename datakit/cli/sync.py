@@ -103,13 +103,13 @@ def _publish(
     session: frame.Session, src: str, to: str, remote: str | None, settings: Settings, *, dry_run: bool
 ) -> None:
     """`--to`."""
-    from pathlib import Path
-
+    from datakit.storage.access import local_path
     from datakit.units import format_bytes, format_duration
     from datakit.version.bring import parse_pointer
     from datakit.version.publish import plan_publish, run_publish
 
-    plan = plan_publish(Path(src), parse_pointer(to), remote=remote, settings=settings.sync, stores=settings.stores)
+    source = local_path(src)
+    plan = plan_publish(source, parse_pointer(to), remote=remote, settings=settings.sync, stores=settings.stores)
     facts: dict[str, object] = {"md5": plan.md5, "files": plan.files, "records": to if plan.records else "nothing new"}
     what = f"{_files(len(plan.moves))} of {plan.files}, {format_bytes(plan.bytes_to_move)}, to {plan.destination}"
     if dry_run:

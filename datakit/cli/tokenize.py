@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="A dataset whose samples have a part json.")]
 Destination = Annotated[str, typer.Argument(metavar="DEST", help="Directory of the new dataset.")]
-Model = Annotated[Path, typer.Option(metavar="DIR", help="Model directory with the tokenizer's files.")]
+Model = Annotated[str, typer.Option(metavar="DIR", help="Model directory with the tokenizer's files.")]
 SeqLen = Annotated[int | None, typer.Option(metavar="N", help="Longest sample in tokens.  [default: 2048]")]
 Template = Annotated[
     str | None, typer.Option(metavar="auto|FILE", help="Chat template: the tokenizer's own, or a Jinja file.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
     from datakit.train.result import TrainResult
     from datakit.train.signals import StopRequest
 
-DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", help="Directory of a tokenized dataset.")]
-Model = Annotated[Path, typer.Option("--model", metavar="DIR", help="Directory of the base model.")]
-Output = Annotated[Path, typer.Option("--output", metavar="RUN", help="The run's directory, made when it isn't there.")]
+DatasetPath = Annotated[str, typer.Argument(metavar="DATASET", help="Directory of a tokenized dataset.")]
+Model = Annotated[str, typer.Option("--model", metavar="DIR", help="Directory of the base model.")]
+Output = Annotated[str, typer.Option("--output", metavar="RUN", help="The run's directory, made when it isn't there.")]
 Resume = Annotated[str, typer.Option(metavar="auto|never", help="Continue what is there, or insist on starting anew.")]
 AcceptOption = Annotated[
     list[str] | None,
@@ -93,7 +92,7 @@ def register(app: typer.Typer) -> None:
             if dry_run:
                 from datakit.train.preview import preview
 
-                plan = preview(dataset, **common)
+                plan = preview(dataset, stores=settings.stores, **common)
                 session.done(plan, _intention(plan), facts=_plan_facts(plan))
                 return
             from datakit.train.signals import listen

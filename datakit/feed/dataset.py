@@ -27,7 +27,7 @@ from typing import get_args
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.feed.mapped import Item, MappedShard, Verify
-from datakit.storage.access import SCHEMES, refuse_slips
+from datakit.storage.access import local_path
 from datakit.storage.commit import read_manifest
 from datakit.storage.indexes import open_index
 
@@ -161,16 +161,9 @@ def open_dataset(path: Path | str, *, verify: Verify = "crc") -> Dataset:
         >>> ds = open_dataset("data/train")  # doctest: +SKIP
         >>> bytes(ds["conversation-7"].parts["json"])  # doctest: +SKIP
     """
-    refuse_slips(str(path), (*SCHEMES, "file"))
-    if "://" in str(path):
-        raise UsageError(
-            f"{path} is not on a local disk",
-            hint=f"Bring it here: datakit sync {shlex.quote(str(path))} DEST",
-            subject=path,
-        )
+    path = local_path(path)
     if verify not in get_args(Verify):
         raise UsageError(f"verify is {verify!r}", hint="Choose crc or none", subject=verify)
-    path = Path(path)
     manifest = read_manifest(path)
     if manifest.contents.samples == 0:
         raise InputError(f"the dataset {path} holds no sample", hint="Name one that does", subject=str(path))

@@ -20,6 +20,7 @@ from typing import Any
 
 from datakit.errors import InputError, MissingExtra, NotFound
 from datakit.pack.masks import Ends, TemplateRefusal
+from datakit.storage.access import local_path
 from datakit.storage.disk import at_door
 
 _ASKED = "datakit: a template asked for the date"
@@ -51,6 +52,7 @@ class Tokenizer:
         date: The date that a template sees, or None to refuse templates that ask for it.
 
     Raises:
+        UsageError: The directory is a URL.
         NotFound: The directory, or the template's file, is not there.
         InputError: The directory holds no tokenizer that can be used.
         NotAllowed: A file of it may not be read.
@@ -60,7 +62,7 @@ class Tokenizer:
     def __init__(self, model: str | Path, *, template: str = "auto", date: dt.date | None = None) -> None:
         self._where = str(model)
         self._date = date
-        self._tokenizer = _load(Path(model))
+        self._tokenizer = _load(local_path(model))
         if template != "auto":
             self._tokenizer.chat_template = _read_template(Path(template))
 

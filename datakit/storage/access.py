@@ -12,6 +12,7 @@ from __future__ import annotations
 import configparser
 import dataclasses
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,6 +152,20 @@ def refuse_slips(place: str, schemes: Iterable[str]) -> None:
             hint=f"Write {scheme.lower()}://{rest.lstrip('/')}, or ./{place} for a file or folder of that name here",
             subject=place,
         )
+
+
+def local_path(place: Path | str) -> Path:
+    """The path that a person typed where only the local disk will do; a URL is seen before a path eats its slashes.
+
+    Raises:
+        UsageError: It is a URL, or nearly one.
+    """
+    text = str(place)
+    refuse_slips(text, (*SCHEMES, "file"))
+    if "://" in text:
+        hint = f"Bring it here: datakit sync {shlex.quote(text)} DIR"
+        raise UsageError(f"{text} is not on a local disk", hint=hint, subject=text)
+    return Path(place)
 
 
 def refuse_reserved(named: Mapping[str, StoreOptions], reserved: Iterable[str]) -> None:

@@ -20,10 +20,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.order import Cursor
-from datakit.errors import IntegrityError, Refused, UsageError
+from datakit.errors import InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage import disk
 from datakit.storage.access import SCHEMES
+from datakit.storage.commit import read_manifest, refuse_inside
 from datakit.train.checkpoint import Checkpoint, load_checkpoint, restore
 from datakit.train.identity import check_differences, check_fetched
 from datakit.train.launch import check_alone
@@ -43,6 +44,15 @@ from datakit.version.lineage import RUN_NAME, read_lineage, read_run
 RUN_FORMAT = 1
 
 _UNFINISHED = "unfinished-"
+
+_OF_RUN = {RUN_NAME, CHECKPOINTS_NAME, ADAPTER_DIR, QUEUE_NAME}
+"""Names by which a run is known, from its first moment on."""
+
+_LOGS = (".log", ".out", ".err")
+"""What a job's script or scheduler writes where its run will be, before it is there (Slurm: `slurm-%j.out`)."""
+
+_MOUNTED = {"lost+found"}
+"""What a fresh ext4 volume holds."""
 
 Resume: TypeAlias = Literal["auto", "never"]
 """Continue from the newest valid checkpoint if there is one; or start anew, which needs a run directory without any."""
@@ -112,12 +122,7 @@ def begin(
     number = len(read_run(run).get("attempts", [])) + 1
     if resume == "never":
         check_empty(run)
-        if (place := look()) is not None:
-            raise Refused(
-                f"{place} is there already, and --resume never starts anew",
-                hint="Name another --write-back, or remove what is there first",
-                subject=place,
-            )
+        check_nothing_there(look())
         return Start(number, None, "local", Cursor(), _overrides((), allowed, step=0))
     path = _newest_here(directory, on_event)
 
@@ -224,6 +229,20 @@ def check_empty(run: Path) -> None:
         )
 
 
+def check_nothing_there(place: str | None) -> None:
+    """See that nothing of a run is at the destination, whose newest checkpoint is named.
+
+    Raises:
+        Refused: Something is.
+    """
+    if place is not None:
+        raise Refused(
+            f"{place} is there already, and --resume never starts anew",
+            hint="Name another --write-back, or remove what is there first",
+            subject=place,
+        )
+
+
 def rehearsal_dir(run: Path) -> Path:
     """Where the rehearsal of a run lies."""
     return disk.beside(run, f"{run.absolute().name}-smoke")
@@ -267,12 +286,36 @@ def check_request(resume: str, accept: Collection[str], *, output: Path | str, e
 
     Raises:
         UsageError: It cannot.
+        Refused: The directory is something else than a run.
     """
     check_words(resume, accept)
     check_alone(environ)
     if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
         hint = "Copy it there while it runs: --write-back URL"
         raise UsageError(f"{output} cannot be a run: a run is a local directory", hint=hint, subject=str(output))
+    check_place(Path(output))
+
+
+def check_place(run: Path) -> None:
+    """See that a directory is a run, or may become one: it is not there, is empty, or holds logs and hidden files only.
+
+    Raises:
+        Refused: It is a commit or lies inside one, holds something else, or is no directory.
+    """
+    hint = f"Name a directory of its own: --output runs/{shlex.quote(run.name)}"
+    if run.exists() and not run.is_dir():
+        raise Refused(f"{run} is not a directory, and a run is one", hint=hint, subject=str(run))
+    refuse_inside(run)
+    with contextlib.suppress(NotFound, InputError):  # no commit, or another program's manifest.json
+        manifest = read_manifest(run)
+        message = f"{run} is the {manifest.kind} {manifest.name}, a commit, which holds what its manifest names"
+        raise Refused(message, hint=hint, subject=str(run))
+    with disk.at_door(run):
+        names = {path.name for path in run.iterdir()} if run.is_dir() else set()
+    others = sorted(name for name in names if not (name.startswith(".") or name.endswith(_LOGS) or name in _MOUNTED))
+    if others and not names & _OF_RUN:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise Refused(f"{run} holds {others[0]}{more}, and is no run", hint=hint, subject=str(run))
 
 
 def check_words(resume: str, accept: Collection[str]) -> None:

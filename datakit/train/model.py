@@ -26,6 +26,7 @@ from typing import Any
 from datakit.data.digest import mend_hint
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, IntegrityError, MissingExtra, NotFound, UsageError
+from datakit.storage.access import local_path
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import hash_file
 from datakit.train.batch import IGNORED, Pass
@@ -65,11 +66,12 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
         quick: Of a commit only see that each file is there with its size; it says nothing of the weights.
 
     Raises:
+        UsageError: It is a URL.
         NotFound: The directory is not there.
         InputError: It holds no model.
         IntegrityError: A file is not what the manifest says; names the file and the part of it.
     """
-    path = Path(directory)
+    path = local_path(directory)
     if not path.is_dir():
         raise NotFound(f"no base model at {path}", hint="Name a local directory with config.json", subject=str(path))
     if not (path / "config.json").is_file():

@@ -1,23 +1,28 @@
 """preview: what a training would do, without doing it: `datakit train --dry-run`.
 
 Promises: nothing is written, fetched or loaded onto a device; what would be refused for what lies here is refused here
-too, under the same options, but for bytes: of a base model that is a commit, files and sizes are looked at. What lies
-at a write-back destination is not asked, so that a preview needs no network.
+too, under the same options, but for bytes: of a base model that is a commit, files and sizes are looked at. A
+write-back destination is asked by one listing which checkpoints it holds, as the training asks it, and its trouble is
+the training's; what stands in them is not looked at.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.data.order import Cursor, Geometry
-from datakit.events import OnEvent, ignore
+from datakit.errors import DatakitError
+from datakit.events import Caution, Note, OnEvent, ignore
 from datakit.feed.dataset import open_dataset
+from datakit.storage.access import StoreOptions
+from datakit.storage.catalog import address, commits_at
 from datakit.train.attempt import (
     Resume,
     check_empty,
+    check_nothing_there,
     check_rehearsal,
     check_request,
     rehearsal_dir,
@@ -27,7 +32,7 @@ from datakit.train.checkpoint import load_state
 from datakit.train.identity import check_differences, identity_of
 from datakit.train.model import identify
 from datakit.train.recipe import Recipe
-from datakit.train.shelf import CHECKPOINTS_NAME, newest_checkpoint
+from datakit.train.shelf import CHECKPOINT_GLOB, CHECKPOINTS_NAME, newest_checkpoint, step_of
 from datakit.version.guard import guard
 
 
@@ -45,7 +50,7 @@ class Preview:
         left_out: Samples that an epoch leaves out at its end.
         steps: Steps in all.
         steps_done: Of these, done already.
-        resumes_from: The local checkpoint that it would continue, or None.
+        resumes_from: The checkpoint that it would continue, by its name here or its URL, or None.
         settings_digest: Of the settings that decide the result.
         write_back: Where commits would be copied to, or None.
     """
@@ -76,6 +81,7 @@ def preview(
     verify: bool = False,
     smoke: bool = False,
     write_back: str | None = None,
+    stores: Mapping[str, StoreOptions] | None = None,
     on_event: OnEvent = ignore,
 ) -> Preview:
     """Look at everything that `train` would look at; arguments and errors are those of `train`."""
@@ -91,6 +97,7 @@ def preview(
         check_empty(run)
     else:
         path = newest_checkpoint(run / CHECKPOINTS_NAME).path
+    there = None if write_back is None else _newest_there(write_back, path, resume, stores=stores, on_event=on_event)
     geometry = Geometry(len(data), settings.samples_per_step, tail=settings.tail)
     done = 0
     if path is not None:
@@ -98,6 +105,9 @@ def preview(
         identity = identity_of(data=data, base=base, recipe=settings)
         check_differences(path, state, identity, accept=accept, on_event=on_event)
         done = state.step
+    if there is not None:
+        on_event(Note(f"{there} is newer than what is here; whether it is of this training is seen once it is fetched"))
+        done = step_of(Path(there))
     geometry.normal(Cursor())  # refuses a dataset that does not fill one step
     return Preview(
         run=run,
@@ -109,7 +119,25 @@ def preview(
         left_out=geometry.dropped(),
         steps=settings.steps,
         steps_done=done,
-        resumes_from=None if path is None else path.name,
+        resumes_from=there or (None if path is None else path.name),
         settings_digest=settings.digest(),
         write_back=write_back,
     )
+
+
+def _newest_there(
+    place: str, here: Path | None, resume: Resume, *, stores: Mapping[str, StoreOptions] | None, on_event: OnEvent
+) -> str | None:
+    """The URL of the newest checkpoint there, if newer than what is here; trouble is told as a training tells it."""
+    url = address(place, stores=stores)
+    try:
+        names = commits_at(place, pattern=CHECKPOINT_GLOB, stores=stores)
+    except DatakitError as error:
+        if here is None:
+            raise
+        on_event(Caution(f"{url} cannot be asked for a newer checkpoint: {error.message}", error.hint))
+        return None
+    newest = f"{url}/{names[0]}" if names and (here is None or names[0] > here.name) else None
+    if resume == "never":
+        check_nothing_there(newest)
+    return newest

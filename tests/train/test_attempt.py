@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from datakit import Refused, StoreUnavailable, UsageError, train
 from datakit.data.order import Cursor
 from datakit.events import Caution, Event, Note, ignore
-from datakit.train.attempt import Fetch, Start, begin, check_geometry, record_attempt
+from datakit.train.attempt import Fetch, Start, begin, check_geometry, check_place, record_attempt
 from datakit.train.checkpoint import State, save_checkpoint
 from datakit.train.identity import differences
 from datakit.train.preview import preview
 from datakit.train.recipe import Recipe
 from datakit.train.step import make_optimizer
 from datakit.version.lineage import read_run
+from support.commits import make_commit
 
 IDENTITY: dict[str, Any] = {
     "data": {"name": "chat", "layout_digest": "a" * 64, "samples": 100},
@@ -359,6 +360,54 @@ def test_a_preview_refuses_what_the_training_refuses(
 
     with pytest.raises(UsageError, match=re.escape(said)):
         begin_it(tmp_path / "data", **options)
+
+
+@pytest.mark.parametrize("begin_it", [train, preview])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("table", "is the checkpoint table, a commit"),
+        ("table/deeper/run", "lies inside the checkpoint table, a commit"),
+        ("raw", "holds chat.jsonl and 1 more, and is no run"),
+        ("raw/chat.jsonl", "is not a directory, and a run is one"),
+    ],
+)
+def test_a_directory_that_is_something_else_is_refused_untouched(
+    tmp_path: Path, tokens_dir: Path, base_dir: Path, begin_it: Callable[..., object], place: str, said: str
+) -> None:
+    """A commit, a place inside one, a folder of files: nothing is written into it, by a preview neither."""
+    make_commit(tmp_path / "table", {"a": b"a"}, kind="checkpoint")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "chat.jsonl").write_text("{}")
+    (tmp_path / "raw" / "more.jsonl").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(Refused, match=re.escape(said)):
+        begin_it(tokens_dir, model=base_dir, output=tmp_path / place, settings=Recipe(steps=1))
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", [".lock", "slurm-17.out", "train.log", "lost+found", "write-back", "checkpoints"])
+def test_a_directory_that_may_become_a_run_is_taken(tmp_path: Path, name: str) -> None:
+    """What a job's script writes there beforehand, what a volume holds, and what a killed attempt has left."""
+    (tmp_path / name).touch()
+
+    check_place(tmp_path)
+
+
+@pytest.mark.parametrize("begin_it", [train, preview])
+@pytest.mark.parametrize("what", ["dataset", "model"])
+def test_training_names_the_command_that_brings_what_is_elsewhere(
+    tmp_path: Path, tokens_dir: Path, base_dir: Path, begin_it: Callable[..., object], what: str
+) -> None:
+    """A URL is told that it is none of a local directory, with its two slashes."""
+    places: dict[str, Any] = {"dataset": tokens_dir, "model": base_dir, what: "s3://b/x"}
+
+    with pytest.raises(UsageError, match=re.escape("s3://b/x is not on a local disk")) as caught:
+        begin_it(places.pop("dataset"), output=tmp_path / "run", settings=Recipe(), **places)
+
+    assert caught.value.hint == "Bring it here: datakit sync s3://b/x DIR"
 
 
 @pytest.mark.parametrize("begin_it", [train, preview])

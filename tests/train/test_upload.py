@@ -32,7 +32,7 @@ from datakit.train.signals import StopRequest
 from datakit.train.upload import Upload
 from support.cli import Answer, datakit, datakit_process, environment, start
 from support.commits import make_commit
-from support.faulty import Fault, faulty_server
+from support.faulty import Fault, FaultyServer, faulty_server
 from support.nursery import Nursery
 from support.s3server import S3Server
 
@@ -391,6 +391,41 @@ def test_a_dry_run_tells_and_writes_nothing(tokens_dir: Path, base_dir: Path, tm
     assert refused.code == 3
     assert "--accept settings" in refused.stderr
     assert sorted(str(path) for path in run.rglob("*")) == before
+
+
+def test_a_dry_run_asks_the_destination_as_the_training_does(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, faulty: FaultyServer
+) -> None:
+    """No URL is 2, a bucket that lets nobody in is 6, and a checkpoint that lies there is what it would go on from."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    faulty.faults = [Fault("denied", times=10_000)]
+    for step in (2, 4):
+        make_commit(cold / f"step-{step:08d}", {"state.json": b"{}"}, kind="checkpoint")
+
+    def tell(url: object, *more: object) -> Answer:
+        return datakit(*command(tokens_dir, base_dir, run, "--write-back", url, "--dry-run", *more))
+
+    slip, shut = tell("s3:/x"), tell(f"{faulty.url}/run")
+    found, never = tell(cold), tell(cold, "--resume", "never")
+
+    assert (slip.code, shut.code, found.code, never.code) == (2, 6, 0, 3)
+    assert "continue after step 4 and train to step 6" in found.stderr
+    assert f"{cold}/step-00000004" in found.stderr
+    assert not run.exists()
+
+
+def test_a_dry_run_goes_on_from_here_when_the_destination_cannot_be_asked(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, faulty: FaultyServer
+) -> None:
+    """As the training does: it is said, and is no reason to stop."""
+    here(tokens_dir, base_dir, tmp_path / "run")
+    faulty.faults = [Fault("denied", times=10_000)]
+
+    told = datakit(*command(tokens_dir, base_dir, tmp_path / "run", "--write-back", f"{faulty.url}/run", "--dry-run"))
+
+    assert told.code == 0
+    assert "cannot be asked for a newer checkpoint" in told.stderr
+    assert "is finished: 6 steps" in told.stderr
 
 
 def test_the_command_refuses_in_a_sentence(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
