@@ -59,15 +59,21 @@ def find(path: Path) -> list[Found]:
     """The files of a directory, by name; of a file, that file. A `.dvcignore` is not read: what it names is in here.
 
     Raises:
-        NotFound: Nothing is there.
+        NotFound: Nothing is there, or a link in it leads nowhere.
+        NotAllowed: It, or a folder below it, may not be read.
         IntegrityError: A manifest below it is torn.
     """
-    if path.is_file():
-        return [Found(path.name, path, path.stat().st_size, None)]
-    if not path.is_dir():
-        raise not_there(path)
+    with at_door(path):
+        if path.is_file():
+            return [Found(path.name, path, path.stat().st_size, None)]
+        if not path.is_dir():
+            raise not_there(path)
+        return _find_below(path)
+
+
+def _find_below(path: Path) -> list[Found]:
     names = []
-    for folder, folders, files in os.walk(path):
+    for folder, folders, files in os.walk(path, onerror=_stop):
         folders[:] = [name for name in folders if name not in IGNORED]
         names += [os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/") for name in files]
     entries: dict[str, FileEntry] = {}
@@ -81,6 +87,10 @@ def find(path: Path) -> list[Found]:
         entry = entries.get(name)
         found.append(Found(name, path / name, size, entry if entry and entry.bytes == size else None))
     return found
+
+
+def _stop(error: OSError) -> None:
+    raise error
 
 
 def _members(path: Path) -> Iterable[FileEntry]:

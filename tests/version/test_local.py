@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from datakit.storage.commit import read_manifest
 from datakit.version.dvc import Out, Tree
 from datakit.version.local import MISSING, find, md5_of, record_of, settings_now
 from support.commits import flip_bit, make_commit, noise
+from support.process import run_code
 from support.tiny import text_samples, write_dataset
 
 
@@ -57,6 +59,45 @@ def test_a_torn_manifest_is_damage(tmp_path: Path) -> None:
 
     with pytest.raises(IntegrityError, match="a manifest has"):
         find(tmp_path / "ds")
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    """It has no bytes that could be recorded or compared."""
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / "a").symlink_to(tmp_path / "gone")
+
+    with pytest.raises(NotFound, match="ds/a is not there"):
+        find(tmp_path / "ds")
+
+
+def test_a_folder_that_may_not_be_listed_is_not_left_out(tmp_path: Path) -> None:
+    """Else a directory would be recorded, and published, without what lies in it; asked as an ordinary user."""
+    code = """
+import os, sys
+from pathlib import Path
+import datakit.storage.disk
+from datakit.errors import NotAllowed
+from datakit.version.local import find
+if os.getuid() == 0:
+    os.seteuid(65534)
+try:
+    print(find(Path(sys.argv[1])))
+except NotAllowed as error:
+    print(error.message)
+"""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "ds" / "sub").mkdir(parents=True)
+        (root / "ds" / "a").write_bytes(b"1")
+        (root / "ds" / "sub").chmod(0o000)
+        try:
+            said = run_code(code, root / "ds")
+        finally:
+            (root / "ds" / "sub").chmod(0o700)
+
+    assert "ds/sub" in said
+    assert "Found" not in said
 
 
 def test_a_record_is_what_dvc_writes(tmp_path: Path) -> None:
