@@ -28,7 +28,7 @@ from datakit.machine import cores
 from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
 from datakit.pack.cut import PackSettings
-from datakit.pack.engines import Crew, Engine
+from datakit.pack.engines import Crew, Engine, check_workers
 from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
 from datakit.pack.result import Counts, PackResult
@@ -202,8 +202,7 @@ def _rehearsal(sources: Sources, stores: Mapping[str, StoreOptions] | None) -> I
 
 
 def _crew(engine: str, workers: int | None, sources: Sources) -> Engine | Cluster:
-    if workers is not None and workers < 1:
-        raise UsageError(f"--workers is {workers}", hint="It must be 1 or more", subject=workers)
+    check_workers(workers)
     if engine == "ray":
         return Cluster(workers)
     if workers is None:

@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, UsageError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -53,6 +53,16 @@ class Crew(Protocol):
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Results of the tasks, in their order."""
         ...
+
+
+def check_workers(workers: int | None) -> None:
+    """See that a number of processes can be.
+
+    Raises:
+        UsageError: It is not 1 or more; None, which leaves it to datakit, can be.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers is {workers}", hint="It must be 1 or more", subject=workers)
 
 
 class Engine:

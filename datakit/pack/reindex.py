@@ -32,7 +32,7 @@ from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageErr
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
-from datakit.pack.engines import Engine
+from datakit.pack.engines import Engine, check_workers
 from datakit.pack.foreign import FETCH_AGAIN, TAR, Indexed, Tar, index_tar, prefix_of
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals
@@ -109,6 +109,7 @@ def reindex(
 
     Raises:
         NotFound: The directory is not there.
+        UsageError: `keys` or `workers` cannot be.
         InputError: There is no tar, or some cannot be indexed; the message lists them.
         Refused: A dataset of another kind is there, or other files that its manifest would not name.
         NoSpace, NotAllowed: The disk.
@@ -120,6 +121,7 @@ def reindex(
     root, final = local_directory(src, verb="reindex").absolute(), written.absolute()
     if keys not in get_args(Keys):
         raise UsageError(f"keys can be plain or tar, not {keys!r}", hint="Write --keys tar", subject="keys")
+    check_workers(workers)
     names = _tars(root)
     _check_place(root, final, names)
     plan = _Plan(root, final, written, name or final.name, keys, tuple(names), tuple(readers), workers or cores())

@@ -476,3 +476,10 @@ def test_killed_anywhere_it_is_whole_or_not_there(place: str, again: bool, reape
             assert all(entry_of(e.name, (where / e.name).read_bytes()) == e for e in plain)
         reaper.operations(**request)
         assert contents(room) == last, f"after a kill at operation {at} of {operations}"
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_number_of_workers_that_cannot_be_is_refused(tars: Path, workers: int) -> None:
+    """As in `pack`, and not read as something else."""
+    with pytest.raises(UsageError, match=f"--workers is {workers}"):
+        reindex(tars, workers=workers)
