@@ -104,7 +104,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
     One whose bytes were not all read is read first: what is loaded was compared with its manifest.
 
     Raises:
-        IntegrityError: A file is not what the manifest says.
+        IntegrityError: A file is not what the manifest says, or it is another model by now.
         InputError: The directory holds no model that transformers can load.
         MissingExtra: transformers or torch is not installed.
     """
@@ -114,8 +114,9 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
         from transformers.utils import logging
     except ImportError:
         raise MissingExtra("transformers", extra="train") from None
-    if not base.read:
-        identify(base.path)
+    if not base.read and (found := identify(base.path).digest) != base.digest:
+        message = f"{base.path} is another base model now (digest {found[:12]}, it was {base.digest[:12]})"
+        raise IntegrityError(message, hint="Run the same command again when it is at rest", subject=str(base.path))
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers ships it without types
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(

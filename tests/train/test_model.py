@@ -67,6 +67,17 @@ def test_a_committed_model_is_identified_by_its_manifest(base_dir: Path, tmp_pat
             identify(base, quick=quick)
 
 
+def test_a_base_model_that_was_replaced_before_it_is_loaded_is_told(tmp_path: Path) -> None:
+    """It is whole, and not the one whose digest stands in the lineage."""
+    base = commit_model(tiny_model(tmp_path / "plain"), tmp_path / "base")
+    looked_at = identify(base, quick=True)
+    shutil.rmtree(base)
+    commit_model(tiny_model(tmp_path / "other", seed=1), base)
+
+    with pytest.raises(IntegrityError, match="is another base model now"):
+        load_base(looked_at, precision="auto", device=CPU)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "generation_config.json"])
 def test_a_flipped_bit_in_a_committed_model_is_named(base_dir: Path, tmp_path: Path, name: str) -> None:
     """Any file of the commit, whose digest would lie else: file and part, and how to mend it; sizes tell nothing."""
