@@ -10,6 +10,7 @@ Sources: POSIX.1-2017, `pax` (ustar and pax interchange formats); "Basic Tar For
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -49,6 +50,9 @@ _MOST_HEADER_BYTES = 2**20
 
 _MOST_DIGITS = len(str(_MOST_HEADER_BYTES))
 """Decimal digits before an attribute: more would say a length that no attribute has."""
+
+_SIZE = re.compile("[0-9]{1,20}")
+"""A size in an attribute: digits of ASCII only, and no more than 64 bits have."""
 
 _MORE_MAP, _MORE_MAP_GOES_ON = 482, 504
 """Where a header of GNU's sparse files, and a block that goes on with its map, say that a block of the map follows."""
@@ -190,7 +194,7 @@ def _attributes(data: bytes, at: int, errors: Errors) -> dict[str, str]:
         if name in ("path", "linkpath", "size") or name.startswith("GNU.sparse."):
             found[name] = _text(value, at, errors)
         start = end
-    if not found.get("size", "0").isdigit():
+    if not _SIZE.fullmatch(found.get("size", "0")):
         raise _damaged(f"the attributes at byte {at + BLOCK_BYTES} give no size", at + BLOCK_BYTES)
     return found
 

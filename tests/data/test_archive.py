@@ -55,6 +55,17 @@ def test_names_and_places_are_those_that_tarfile_finds(files: list[tuple[str, by
     assert {entry.kind for entry in found} <= {"file"}
 
 
+@pytest.mark.parametrize("size", ["\u00b2", "\u0663", "9" * 5000, "-1", ""])
+def test_a_size_that_is_no_number_is_damage(size: str) -> None:
+    """Digits that are none of ASCII's, and more of them than Python takes: each in an attribute of PAX."""
+    info = tarfile.TarInfo("a.txt")
+    info.pax_headers = {"size": size}
+    data = info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+    with pytest.raises(IntegrityError, match="the attributes at byte 512 give no size"):
+        read_all(data)
+
+
 @given(FILES, st.sampled_from(["gnu", "pax"]), st.data())
 def test_a_flipped_byte_outside_contents_is_found(
     files: list[tuple[str, bytes]], kind: str, data: st.DataObject
