@@ -8,7 +8,7 @@ A record of which one file is an offender is left out whole: a sample that quiet
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -67,7 +67,8 @@ def list_files(
     """
     naming = naming or Naming()
     told = [_keyed(trouble, naming) for trouble in troubles]
-    bad = {trouble.key for trouble in told if trouble.key is not None}
+    unread = {trouble.key for trouble in told if trouble.key is not None}
+    bad = unread.copy()
     groups = _grouped(files, root, naming, told, bad)
     for key in sorted(groups):
         groups[key].sort()
@@ -84,7 +85,7 @@ def list_files(
         left_out = {clash.position for clash in twins}
         good = [key for position, key in enumerate(good) if position not in left_out]
         keys = KeyColumn.of(good)
-    told = [_with_raws(trouble, groups, root if timed else None, naming) for trouble in told]
+    told = [_with_raws(trouble, groups, root if timed else None, naming, unread) for trouble in told]
     return _table(root, keys, [groups[key] for key in good], naming=naming, timed=timed, troubles=tuple(told))
 
 
@@ -149,9 +150,11 @@ def _name(key: str, part: _Part, naming: Naming) -> str:
     return shown(f"{naming.stem(key)}.{part.suffix}")
 
 
-def _with_raws(trouble: Trouble, groups: Mapping[str, list[_Part]], root: str | None, naming: Naming) -> Trouble:
-    """It with all files of its record, where they can be copied; what is in a store stays there."""
-    if root is None:
+def _with_raws(
+    trouble: Trouble, groups: Mapping[str, list[_Part]], root: str | None, naming: Naming, unread: Collection[str]
+) -> Trouble:
+    """It with all files of its record, where all can be copied; what is in a store stays there."""
+    if root is None or trouble.key in unread:  # a copy without one of them would be packed as a record
         return replace(trouble, raws=())
     if trouble.key is None:
         return trouble

@@ -83,7 +83,7 @@ def kind_of(names: Sequence[str], *, wanted: Kind | Literal["auto"], src: str | 
     side = [name for name in names if kind == "tar" and name.endswith(_SIDE_FILES)]
     if len(found[kind]) + len(side) == len(names) and found[kind]:
         return kind
-    other = next(name for name in names if not is_one(name) and name not in side)
+    other = next((name for name in names if not is_one(name) and name not in side), names[0])
     said = (
         f"holds {noun} ({found[kind][0]}) and other files ({other})" if found[kind] else f"holds no {noun}, but {other}"
     )

@@ -22,6 +22,8 @@ from datakit.source.tars import list_tar, tar_tasks
 from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal, shown
 from datakit.units import agree, format_number_of
 
+_IN_PLACE = "Mend rows of tables, members of tars, objects in a store and what cannot be read where they are"
+
 
 def list_records(
     sources: Sources,
@@ -33,7 +35,7 @@ def list_records(
     drop_twins: bool = False,
     run: Run = here,
 ) -> Records:
-    """The records of a source; what cannot be packed is the table's troubles (see `troubles.settle`).
+    """The records of a source; what cannot be packed is the table's troubles (see `reports.settle`).
 
     Args:
         sources: Its files.
@@ -100,7 +102,7 @@ def _not_copied(troubles: Sequence[Trouble]) -> list[Caution]:
         return []
     count, are = format_number_of(len(troubles), "offender"), agree(len(troubles), "is", "are")
     said = f"{count} {are} not copied to quarantine, the first is {troubles[0].where}"
-    return [Caution(said, hint="Mend rows of tables, members of tars and objects in a store where they are")]
+    return [Caution(said, hint=_IN_PLACE)]
 
 
 def _tables(sources: Sources, files: Sequence[LineFile], root: str) -> Sequence[LineFile]:

@@ -3,8 +3,8 @@
 `<dest>.errors.jsonl` has one object an offender: where it is, its key where it has one, what is wrong. With quarantine,
 `<dest>.quarantine/` also holds its bytes, to be mended and packed: lines in a plain file of their source's name, files
 as they were. A pack without offenders removes the report of an earlier one, and nothing else of that name; what is in
-quarantine is the user's, and is only ever written over by a copy of the same name. Rows of tables, members of tars and
-objects in a store are named and not copied: they are still there.
+quarantine is the user's, and is only ever written over by a copy of the same name. Rows of tables, members of tars,
+objects in a store and records of which a file cannot be read are named and not copied: they are still there.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def settle(
             with disk.at_door(report):
                 report.unlink(missing_ok=True)
         return LeftOut()
+    if not _is_ours(report):
+        said = f"{report} is no list of offenders that a pack wrote, and would be overwritten"
+        raise Refused(said, hint="Move it away, or name another destination", subject=str(report))
     if not dry_run:
-        if not _is_ours(report):
-            said = f"{report} is no list of offenders that a pack wrote, and would be overwritten"
-            raise Refused(said, hint="Move it away, or name another destination", subject=str(report))
         disk.make_dirs(dest.parent)
         disk.write_atomic(report, b"".join(map(_line, troubles)))
     if len(troubles) > max_errors:

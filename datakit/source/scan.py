@@ -109,8 +109,10 @@ def scan(
         hint = "Look at the path; names that begin with a dot are left out"
         raise InputError(f"{src} is empty: it holds no files", hint=hint, subject=str(src))
     files.sort(key=lambda file: file.name)
-    names = [file.name for file in files[: 1 if single else None]] or [trouble.where for trouble in troubles]
-    kind = kind_of(names, wanted=input, src=src, single=alone)
+    names = [file.name for file in files[: 1 if single else None]]
+    # of what lies beside tars, those tell that cannot be read
+    telling = names if used(names, "tar") else [*names, *(trouble.where for trouble in troubles)]
+    kind = kind_of(telling, wanted=input, src=src, single=alone)
     wanted = used(names, kind)
     beside = _indexes(files) if kind == "tar" else ()
     if len(wanted) < len(files):

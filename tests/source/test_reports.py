@@ -99,6 +99,24 @@ def test_files_are_quarantined_with_their_whole_record(tmp_path: Path) -> None:
     assert (result.samples, result.left_out.count, result.part_counts) == (1, 3, {"jpg": 1})
 
 
+def test_nothing_of_a_record_is_quarantined_where_its_offender_cannot_be(tmp_path: Path) -> None:
+    """What is in quarantine would pack as a sample that lacks a part; that it is not there is said."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    for name in ("s3.jpg", "s3.txt", "s4.txt", "s5.txt"):
+        (root / name).write_bytes(b"" if name in ("s3.txt", "s4.txt") else b"x")
+    (root / "s3.cls").symlink_to("/etc/passwd")
+    heard: list[Event] = []
+
+    pack(root, tmp_path / "ds", settings=PackSettings(on_error="quarantine"), on_event=heard.append)
+
+    assert tree(tmp_path / "ds.quarantine") == {"s4.txt": b""}
+    assert [one["where"] for one in report_of(tmp_path / "ds")] == ["s3.cls", "s3.txt", "s4.txt"]
+    assert "2 offenders are not copied to quarantine, the first is s3.cls" in [
+        event.message for event in heard if isinstance(event, Caution)
+    ]
+
+
 def test_more_than_the_limit_stops_the_pack(tmp_path: Path) -> None:
     """Nothing is committed; the report says which, so that they can be mended."""
     raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
@@ -157,15 +175,16 @@ def test_a_name_of_any_bytes_can_stand_in_a_report(tmp_path: Path) -> None:
     assert tree(tmp_path / "ds.quarantine") == {"x": b"data"}
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("data", [None, b"", b"my own notes\n", b'{"id": "a"}\n', b"[1]\n", b"3\n"])
-def test_what_a_pack_did_not_write_is_left_alone(tmp_path: Path, data: bytes | None) -> None:
+def test_what_a_pack_did_not_write_is_left_alone(tmp_path: Path, data: bytes | None, dry_run: bool) -> None:
     """A folder or a file of the user's that has a report's name: neither removed nor written over."""
     report = tmp_path / "ds.errors.jsonl"
     report.mkdir() if data is None else report.write_bytes(data)
 
     assert settle([], dest=tmp_path / "ds", on_error="skip", max_errors=1) == LeftOut()
     with pytest.raises(Refused, match=r"ds\.errors\.jsonl is no list of offenders that a pack wrote"):
-        settle([Trouble("x", "is bad")], dest=tmp_path / "ds", on_error="skip", max_errors=1)
+        settle([Trouble("x", "is bad")], dest=tmp_path / "ds", on_error="skip", max_errors=1, dry_run=dry_run)
 
     assert report.is_dir() if data is None else report.read_bytes() == data
 

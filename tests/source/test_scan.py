@@ -7,12 +7,14 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from datakit import InputError, NotFound, Refused
 from datakit.pack.build import pack
+from datakit.pack.cut import PackSettings
 from datakit.source.fetching import fetched
 from datakit.source.listing import list_records
 from datakit.source.scan import Sources, is_remote, scan
@@ -100,6 +102,31 @@ def test_what_cannot_be_read_is_told_with_the_listing(tmp_path: Path) -> None:
     assert [str(trouble) for trouble in sources.troubles] == ["b.jsonl: a link to nothing"]
     with pytest.raises(InputError, match=r"b\.jsonl: a link to nothing"):
         pack(tmp_path / "raw", tmp_path / "ds")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "tar"])
+def test_tars_of_which_none_can_be_read_are_offenders(tmp_path: Path, wanted: Literal["auto", "tar"]) -> None:
+    """What lies beside them is not packed for them."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    for name in ("manifest.json", "a.tar.index.arrow"):
+        (root / name).write_bytes(b"x")
+    for name in ("a.tar", "b.tar", "c.tar"):
+        (root / name).symlink_to("/etc/passwd")
+
+    sources = scan(root, input=wanted)
+
+    assert (sources.kind, names(sources), len(sources.troubles)) == ("tar", [], 3)
+    with pytest.raises(InputError, match="it holds no records that can be packed, and 3 that cannot"):
+        pack(root, tmp_path / "ds", settings=PackSettings(input=wanted, on_error="skip"))
+
+
+def test_what_lies_beside_tars_is_none(tmp_path: Path) -> None:
+    """A folder from which the tars are gone."""
+    (tmp_path / "manifest.json").write_bytes(b"x")
+
+    with pytest.raises(InputError, match=r"holds no tars, but manifest\.json"):
+        scan(tmp_path, input="tar")
 
 
 def test_a_name_that_is_no_utf8_can_be_listed(tmp_path: Path) -> None:
