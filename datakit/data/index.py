@@ -96,6 +96,22 @@ class Index:
         index._check_columns()
         return index
 
+    def check_texts(self) -> None:
+        """See that all keys and sources can be read, which `from_buffer` takes on trust: it would read every byte.
+
+        Raises:
+            IntegrityError: One is not UTF-8, lies outside the file, or is not there.
+        """
+        import pyarrow as pa
+
+        try:
+            self._table.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise _damaged(f"it holds what is no text: {error}") from None
+        for name in ("key", "digest"):
+            if self._table.column(name).null_count:
+                raise _damaged(f"a row has no {name}", name)
+
     def to_bytes(self) -> memoryview:
         """The index as a file."""
         import pyarrow as pa

@@ -23,6 +23,35 @@ ROWS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b"longer", b"l\xffnger", "UTF8"),
+        (b"\x06\0\0\0\x07\0\0\0", b"\x06\0\0\x7f\x07\0\0\0", "outside|non-monotonic|out of bounds"),
+    ],
+)
+def test_what_is_no_text_is_damage(old: bytes, new: bytes, said: str) -> None:
+    """A flipped byte of a key, or of where one ends, which would be read from beyond the file."""
+    data = bytes(Index.from_rows([Row("longer", b"0" * 16, {}), Row("b", b"1" * 16, {})]).to_bytes())
+    assert data.count(old) == 1
+    Index.from_buffer(data).check_texts()
+
+    with pytest.raises(IntegrityError, match=rf"no text: .*({said})"):
+        Index.from_buffer(data.replace(old, new)).check_texts()
+
+
+@pytest.mark.parametrize("name", ["key", "digest"])
+def test_a_row_without_a_key_is_damage(name: str) -> None:
+    """No writer of ours leaves one out."""
+    index = Index.from_rows([Row("a", b"0" * 16, {})])
+    table = index._table.set_column(
+        index._table.schema.get_field_index(name), name, pa.nulls(1, index._table.column(name).type)
+    )
+
+    with pytest.raises(IntegrityError, match=f"a row has no {name}"):
+        Index(table).check_texts()
+
+
 @given(SAMPLES)
 def test_rows_survive_the_file(samples: list[Sample]) -> None:
     """Written, read by mapping and turned into rows again, one by one or all at once, nothing has changed."""

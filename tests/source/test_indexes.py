@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from datakit import InputError, IntegrityError
+from datakit.data.digest import entry_of
 from datakit.data.index import Index, index_name
-from datakit.data.shard import Row, header
+from datakit.data.shard import Part, Row, header
 from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import Keys, reindex
+from datakit.source.indexes import difference
+from datakit.verify.verify import verify
 from support.packing import raw_lines, samples_of, small_pack, write_lines, write_pairs
 from support.tars import write_tar
 
@@ -79,7 +82,7 @@ def test_an_index_that_is_not_what_its_manifest_says_is_refused(tmp_path: Path, 
     data = path.read_bytes()
     path.write_bytes(data.replace(b"r00006", b"r90006"))
 
-    with pytest.raises(IntegrityError, match=r"index\.arrow is not what the manifest says of it"):
+    with pytest.raises(IntegrityError, match=r"index\.arrow has crc32c \w+ in its bytes 0 to \d+, the manifest says"):
         pack(tmp_path / "one", tmp_path / "two")
 
 
@@ -180,6 +183,56 @@ def test_a_torn_index_is_named_with_what_mends_it(tmp_path: Path) -> None:
     pack(tmp_path / "raw", tmp_path / "ds")
 
     assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_index_with_a_key_that_is_no_text_is_named_with_what_mends_it(tmp_path: Path, known: bool) -> None:
+    """A flipped byte, whether a manifest vouches for it or not."""
+    path = tar(tmp_path / "raw" / "x.tar", {"apple.txt": b"t"})
+    index, manifest = Path(index_name(str(path))), tmp_path / "raw" / "manifest.json"
+    reindex(tmp_path / "raw")
+    old = entry_of(index.name, index.read_bytes())
+    index.write_bytes(index.read_bytes().replace(b"apple", b"appl\xff"))
+    new = entry_of(index.name, index.read_bytes())
+    data = manifest.read_bytes()
+    for was, is_now in ((old.sha256, new.sha256), (old.md5, new.md5), (old.crc32c[0], new.crc32c[0])):
+        data = data.replace(was.encode(), is_now.encode())
+    manifest.write_bytes(data) if known else manifest.unlink()
+
+    with pytest.raises(IntegrityError, match=r"x\.tar\.index\.arrow: it holds what is no text.*datakit reindex"):
+        pack(tmp_path / "raw", tmp_path / "ds")
+    if known:
+        (finding,) = verify(tmp_path / "raw").findings
+        assert (finding.file, finding.problem[:21]) == (index.name, "it holds what is no t")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (Part(-5, 2, 0), -5),
+        (Part(512, 1, 0), 512),
+        (Part(514, 2, 0), 514),
+        (Part(0, 0, 0), 0),
+        (Part(2**63 - 1, 2, 0), 2**63 - 1),
+        (Part(512, -3, 0), 512),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["txt", "jsonl"])
+@pytest.mark.parametrize("part", ["txt", "json"])
+def test_an_index_that_names_what_no_member_is_is_not_believed(
+    tmp_path: Path, part: str, suffix: str, place: Part, said: int
+) -> None:
+    """Before the tar, behind it, of no bytes, or inside a member, where only lines of a bundle lie."""
+    is_line = (part, suffix) == ("json", "jsonl") and (place.offset, place.size) in ((512, 1), (514, 2))
+    path = tar(tmp_path / "raw" / "x.tar", {f"a.{suffix}": b"12345"})
+    reindex(tmp_path / "raw")
+    index = Path(index_name(str(path)))
+    rows = [*Index.from_buffer(index.read_bytes()).rows(), Row("zz", bytes(16), {part: place})]
+
+    found = difference(Index.from_rows(rows), str(path), path.stat().st_size)
+
+    expected = f"no part of a sample is at byte {said}, where the index names zz.{part}"
+    assert found == (None if is_line else expected)
 
 
 def appended(path: Path, files: dict[str, bytes]) -> None:
