@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from datakit.data.archive import entries
-from datakit.data.digest import PART_BYTES, Buffer, FileEntry
+from datakit.data.digest import PART_BYTES, Buffer, FileEntry, mend_hint
 from datakit.data.flips import flipped_bit
 from datakit.data.keys import split_name
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, Part, Row, first_difference, header, member_bytes
@@ -62,7 +62,7 @@ def mending(findings: Sequence[Finding], where: object) -> str:
     strange = [finding.problem == UNNAMED for finding in findings]
     delete, place = "--delete --max-delete N", shlex.quote(str(where))
     if not any(strange):
-        return f"Mend it from a whole copy: datakit sync --repair COPY {place}; or set it aside and make it anew"
+        return f"{mend_hint(where)}; or set it aside and make it anew"
     if all(strange):
         return f"Move it away, or delete what SRC does not hold: datakit sync {delete} SRC {place}"
     return f"Move away what is yours, and mend it from a whole copy: datakit sync --repair {delete} COPY {place}"

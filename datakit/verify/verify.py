@@ -31,6 +31,7 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.foreign import prefix_of
 from datakit.pack.writing import Totals
+from datakit.source.troubles import listing
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.objects import ObjectInfo
@@ -97,7 +98,7 @@ class VerifyReport:
         if not self.findings:
             return
         more = len(self.findings) - 1
-        rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
+        rest = f" (and {format_number_of(more, 'more finding')})" if more else ""
         raise IntegrityError(
             f"{self.findings[0]}{rest}",
             hint=mending(self.findings, self.path),
@@ -200,7 +201,7 @@ def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Cautio
     """What lies beside a dataset and is no damage."""
     if killed := besides.killed:
         hint = f"The next pack or sync to {view.where} removes them; no reader takes them for data"
-        yield Caution(f"a killed pack or sync left {len(killed)} files ({killed[0]}, ...)", hint=hint)
+        yield Caution(f"a killed pack or sync left {listing(killed, 'file')}", hint=hint)
     if spare := besides.versions:
         what = f"{format_number_of(len(spare), 'file')} ({format_bytes(spare_bytes)}) of another version"
         remove = f"datakit sync --delete --max-delete {len(spare)} SRC {shlex.quote(view.where)}"
@@ -293,6 +294,7 @@ def _check_index(view: View, shard: ShardEntry, info: ObjectInfo | None) -> _Ind
         findings, data = tuple(_with_sample(finding, whole) for finding in findings), whole
     try:
         index = Index.from_buffer(data)
+        index.check_texts()
     except DatakitError as error:
         return _IndexLook((*findings, Finding(entry.name, error.message)))
     if len(index) != shard.samples:

@@ -2,8 +2,8 @@
 
 Where its members stand only their headers tell, so those are walked, and each member that a reader takes for a part is
 looked up in the index: name, place, size, crc32c. Sample digests are compared where the sample's bytes are at hand:
-samples of up to 16 MiB, as long as no more than 64 MiB of unfinished ones are, and none with a part that is a hard
-link.
+samples of parts of up to 16 MiB, as long as no more than 64 MiB of unfinished ones are, and none with a part that is a
+hard link.
 
 What it does not do: shards of ours (`tally`). What readers take for a part is `data/keys`' to say.
 """
@@ -21,7 +21,7 @@ from datakit.errors import IntegrityError
 from datakit.verify.damage import Finding
 from datakit.verify.tape import Tape
 
-MOST_SAMPLE_BYTES = 16 * 2**20
+MOST_PART_BYTES = 16 * 2**20
 MOST_HELD_BYTES = 64 * 2**20
 
 
@@ -90,7 +90,7 @@ class _Walk:
         data: bytes | None = None
         if entry.kind == "hard link":
             actual = self._files.get(entry.target, Part(entry.offset, entry.size, 0))
-        elif row is not None and entry.size <= MOST_SAMPLE_BYTES and self._held_bytes <= MOST_HELD_BYTES:
+        elif row is not None and entry.size <= MOST_PART_BYTES and self._held_bytes <= MOST_HELD_BYTES:
             data = tape.take(entry.size)
             actual = Part(entry.offset, entry.size, crc32c(data))
         else:

@@ -355,7 +355,13 @@ def test_temporaries_of_ours_are_leftovers(name: str, pairs: Path) -> None:
     """What sync or pack leave when they are killed is known by its name."""
     (pairs / name).write_bytes(b"half")
 
-    assert (verify(pairs).findings, verify(pairs).leftovers) == ((), (name,))
+    heard: list[Event] = []
+
+    report = verify(pairs, on_event=heard.append)
+
+    assert (report.findings, report.leftovers) == ((), (name,))
+    (caution,) = (event for event in heard if isinstance(event, Caution))
+    assert caution.message == f"a killed pack or sync left 1 file ({name})"
 
 
 def test_another_hidden_file_is_foreign(pairs: Path) -> None:
