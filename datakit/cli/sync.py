@@ -16,7 +16,7 @@ Source = Annotated[
     str | None, typer.Argument(metavar="SRC", help="Path or URL: a dataset or other commit, a folder, a file.")
 ]
 Destination = Annotated[
-    str | None, typer.Argument(metavar="DEST", help="Path or URL; a file goes into it if it ends in /.")
+    str | None, typer.Argument(metavar="DEST", help="Path or URL; a file goes into it if it is a folder or ends in /.")
 ]
 From = Annotated[
     str | None, typer.Option("--from", metavar="VERSION", help="Instead of SRC: dvc.lock:STAGE[:OUT] or FILE.dvc.")

@@ -7,6 +7,7 @@ another commit at the destination, more deletions than allowed, too small a disk
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import NoSpace, NotFound, Refused, UsageError
+from datakit.errors import NoSpace, NotAllowed, NotFound, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import refuse_inside
@@ -99,7 +100,7 @@ class SyncPlan:
 
     Attributes:
         source: From where.
-        destination: To where.
+        destination: To where; of one file, its place there.
         kind: A commit, or files.
         name: The commit's name, or None.
         actions: Every file that moves, stays or goes, by name.
@@ -165,7 +166,7 @@ def plan_sync(
         held = look_at_source(origin, patient(origin, settings))
     if held.single:
         with disk.at_door(target.url):
-            held, origin, target = _single(held, origin, target, into=str(destination).endswith("/"))
+            held, origin, target = _single(held, origin, target, settings, slash=str(destination).endswith("/"))
     if target.path is not None:
         refuse_clashes(held.items, origin)
     else:
@@ -200,13 +201,15 @@ def patient(place: Location, settings: SyncSettings) -> Store:
     return PatientStore(place.store, pace=Pace(retries=settings.retries))
 
 
-def _single(held: Holding, origin: Location, target: Location, *, into: bool) -> tuple[Holding, Location, Location]:
+def _single(
+    held: Holding, origin: Location, target: Location, settings: SyncSettings, *, slash: bool
+) -> tuple[Holding, Location, Location]:
     """One file: it goes into a folder under its own name, or to the name that was given."""
     (item,) = held.items.values()
     if origin.path is not None:
         origin = Location(LocalStore(origin.path.parent), origin.path.name)
     name = item.name
-    if not (into or (target.path is not None and target.path.is_dir())):
+    if not (slash or _is_folder(target, settings)):
         if target.path is not None:
             folder, name = Location(LocalStore(target.path.parent)), target.path.name
         else:
@@ -216,6 +219,16 @@ def _single(held: Holding, origin: Location, target: Location, *, into: bool) ->
             raise UsageError(f"{target.url} names no object", hint=f"Write {target.url}/NAME", subject=target.url)
         target = folder
     return Holding("files", {name: replace(item, name=name)}, single=True), origin, target
+
+
+def _is_folder(place: Location, settings: SyncSettings) -> bool:
+    """Whether a folder is there, which one listing of what lies beside it tells in a store."""
+    if place.path is not None:
+        return place.path.is_dir()
+    above, _, name = place.prefix.rpartition("/")
+    with contextlib.suppress(NotAllowed):  # who may write need not be allowed to list
+        return bool(name) and name in patient(place, settings).folders(above)
+    return False
 
 
 def _locate(place: Location, name: str, *, single: bool) -> Path | None:
@@ -326,7 +339,7 @@ def _plan(
     knobs = settings.knobs(durable=True)
     return SyncPlan(
         source=view.origin.url,
-        destination=target.url,
+        destination=f"{target.url}/{next(iter(held.items))}" if held.single else target.url,
         kind=held.kind,
         name=held.manifest.name if held.manifest else None,
         actions=tuple(sorted(actions, key=lambda action: action.name)),

@@ -240,10 +240,26 @@ def test_one_file_goes_under_its_name_or_the_given_one(bucket: str, tmp_path: Pa
     local = plan_sync(tmp_path / "a.jsonl", tmp_path / "folder")
     renamed = plan_sync(tmp_path / "a.jsonl", tmp_path / "new.jsonl")
 
-    assert (into.destination, verbs(into)) == (f"{bucket}/raw", {"a.jsonl": "put"})
-    assert (named.destination, verbs(named)) == (f"{bucket}/raw", {"b.jsonl": "put"})
-    assert (local.destination, verbs(local)) == (str(tmp_path / "folder"), {"a.jsonl": "fetch"})
-    assert (renamed.destination, verbs(renamed)) == (str(tmp_path), {"new.jsonl": "fetch"})
+    assert (into.destination, verbs(into)) == (f"{bucket}/raw/a.jsonl", {"a.jsonl": "put"})
+    assert (named.destination, verbs(named)) == (f"{bucket}/raw/b.jsonl", {"b.jsonl": "put"})
+    assert (local.destination, verbs(local)) == (str(tmp_path / "folder" / "a.jsonl"), {"a.jsonl": "fetch"})
+    assert (renamed.destination, verbs(renamed)) == (str(tmp_path / "new.jsonl"), {"new.jsonl": "fetch"})
+
+
+def test_one_file_goes_into_a_folder_of_a_bucket_and_never_into_a_commit(bucket: str, tmp_path: Path) -> None:
+    """A place below which objects lie is a folder without a slash too; one with a manifest takes no file."""
+    (tmp_path / "a.jsonl").write_bytes(b"{}")
+    make_commit(tmp_path / "ds", {"a": b"1"})
+    sync(tmp_path / "a.jsonl", f"{bucket}/top/chat/b.jsonl")
+    sync(tmp_path / "ds", f"{bucket}/ds")
+
+    plan = plan_sync(tmp_path / "a.jsonl", f"{bucket}/top/chat")
+    beside = plan_sync(tmp_path / "a.jsonl", f"{bucket}/top/chatter")
+
+    assert (plan.destination, verbs(plan)) == (f"{bucket}/top/chat/a.jsonl", {"a.jsonl": "put"})
+    assert beside.destination == f"{bucket}/top/chatter"
+    with pytest.raises(Refused, match="lies inside the dataset ds, a commit"):
+        plan_sync(tmp_path / "a.jsonl", f"{bucket}/ds")
 
 
 def test_one_file_needs_a_name_at_a_bare_bucket(bucket: str, tmp_path: Path) -> None:
