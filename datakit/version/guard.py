@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datakit.data.digest import mend_hint
 from datakit.data.manifest import MANIFEST_NAME, Manifest
-from datakit.errors import DatakitError, IntegrityError, Refused, UsageError
+from datakit.errors import DatakitError, Refused, UsageError
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import at_door
@@ -99,11 +100,7 @@ def guard(
         Refused: It is not what was expected, or not what is recorded.
     """
     check_expected(manifest, expect)
-    try:
-        verify_commit(path, quick=not read)
-    except IntegrityError as error:
-        hint = f"Mend it from another copy: datakit sync SRC {shlex.quote(str(path))} --repair"
-        raise IntegrityError(error.message, hint=hint, subject=error.subject) from error
+    verify_commit(path, quick=not read)
     running = (os.environ if env is None else env).get("DVC_STAGE", "")
     found = find_stale(path, running=running, on_event=on_event)
     if found and ACCEPT not in accept:
@@ -230,8 +227,7 @@ def _with_damage(finding: Finding, recorded: Tree | None, place: Path, again: st
         again: The command that records it anew.
     """
     if recorded is not None and is_damaged(recorded, committed_tree(place)):
-        at = shlex.quote(str(place))
-        look = f"Look for damage: datakit verify {at}, and mend it: datakit sync --repair SRC {at}; then {again}"
+        look = f"Look for damage: datakit verify {shlex.quote(str(place))}. {mend_hint(place)}; then {again}"
         return dataclasses.replace(finding, mend=look, damaged=True)
     if recorded is None and (place / MANIFEST_NAME).is_file():
         look = f"{finding.mend}; if DVC has nothing to do, look for damage: datakit verify {shlex.quote(str(place))}"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datakit.data.digest import mend_hint
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.storage.absent import not_there
@@ -30,7 +31,6 @@ LINEAGE_NAME = "lineage.json"
 RUN_NAME = "run.json"
 SCHEMA = 1
 
-_TORN = "Take it from a whole copy: datakit sync --repair COPY DEST"
 _SOURCE = "source"
 """Under which a tokenized dataset's settings tell the dataset that it was made from."""
 
@@ -126,7 +126,7 @@ def parse_lineage(data: bytes, *, where: str) -> dict[str, Any]:
         InputError: It is not a lineage.
         UsageError: Its schema is newer than this version reads.
     """
-    lineage = _parse_json(data, where)
+    lineage = _parse_json(data, where, hint=mend_hint(where.rpartition("/")[0] or "."))
     if lineage.get("schema") != SCHEMA:
         found, hint = lineage.get("schema"), "Upgrade: pip install --upgrade datakit"
         raise UsageError(f"{where} has schema {found!r}; this datakit reads {SCHEMA}", hint=hint, subject=where)
@@ -228,9 +228,10 @@ def _trained_link(kind: str, path: Path, digest: str | None, lineage: Mapping[st
 
 
 def _run_link(path: Path) -> Link:
-    run = _read_json(path / RUN_NAME)
+    hint = f"Name its adapter or a checkpoint of it: ls {shlex.quote(str(path))}"
+    with at_door(path / RUN_NAME):
+        run = _parse_json((path / RUN_NAME).read_bytes(), str(path / RUN_NAME), hint=hint)
     if not _is_run(run):
-        hint = f"Name its adapter or a checkpoint of it: ls {shlex.quote(str(path))}"
         raise InputError(f"{path / RUN_NAME} is not the record of a run", hint=hint, subject=str(path))
     facts = {"attempts": len(run.get("attempts", [])), "settings": run.get("settings_digest")}
     if (path / "adapter").is_dir():
@@ -250,16 +251,11 @@ def _dataset_link(data: Mapping[str, Any]) -> Link:
     return Link("dataset", str(data["name"]), str(data["manifest_digest"]), facts, parents)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    with at_door(path):
-        return _parse_json(path.read_bytes(), str(path))
-
-
-def _parse_json(data: bytes, where: str) -> dict[str, Any]:
+def _parse_json(data: bytes, where: str, *, hint: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}", hint=_TORN, subject=where) from None
+        raise InputError(f"{where} is not JSON: {error}", hint=hint, subject=where) from None
     if not isinstance(value, dict):
-        raise InputError(f"{where} is not a JSON object", hint=_TORN, subject=where)
+        raise InputError(f"{where} is not a JSON object", hint=hint, subject=where)
     return value

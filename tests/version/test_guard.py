@@ -173,7 +173,8 @@ def test_a_record_of_damage_is_not_called_the_truth(root: Path, mended: bool) ->
 
     assert f"says {damaged.md5}, beside the same manifest: one of the two is damaged" in caught.value.message
     assert caught.value.hint == (
-        f"Look for damage: datakit verify {tokens(root)}, and mend it: datakit sync --repair SRC {tokens(root)}; "
+        f"Look for damage: datakit verify {tokens(root)}. "
+        f"Mend it from a whole copy: datakit sync --repair COPY {tokens(root)}; "
         "then dvc repro tokenize@train; or go on all the same with --accept stale"
     )
 
@@ -416,7 +417,7 @@ def test_files_that_are_not_the_manifests_are_damage(tmp_path: Path) -> None:
         guard(tmp_path / "ds", manifest, accept=["stale"])
 
     assert quick == ()
-    assert "--repair" in (caught.value.hint or "")
+    assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {tmp_path / 'ds'}"
 
 
 def test_the_expected_data_is_named_by_any_of_its_digests(tmp_path: Path) -> None:

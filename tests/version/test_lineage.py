@@ -157,10 +157,22 @@ def test_what_has_no_lineage_is_said(data: Manifest, tmp_path: Path) -> None:
         ("broken", InputError, "is not JSON"),
         ("list", InputError, "is not a JSON object"),
     ):
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=words) as caught:
             chain(tmp_path / path)
+        mends = f"datakit sync --repair COPY {tmp_path / path}" in str(caught.value.hint)
+        assert mends == (error is InputError)
     with pytest.raises(UsageError, match="schema 2; this datakit reads 1"):
         read_lineage(newer)
+
+
+def test_a_torn_record_of_a_run_is_not_mended_by_a_copy(tmp_path: Path) -> None:
+    """A run is no commit; what it holds may tell the same."""
+    (tmp_path / "run.json").write_text("{")
+
+    with pytest.raises(InputError, match=r"run\.json is not JSON") as caught:
+        chain(tmp_path)
+
+    assert caught.value.hint == f"Name its adapter or a checkpoint of it: ls {tmp_path}"
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1]"])
