@@ -113,9 +113,7 @@ def begin(
 
     Raises:
         Refused: The newest valid state was written for something else, or `never` was asked and there is a state.
-        UsageError: An option has no such value.
     """
-    check_words(resume, accept)
     directory = run / CHECKPOINTS_NAME
     disk.sweep(run)
     disk.sweep(directory)
@@ -288,7 +286,7 @@ def check_request(resume: str, accept: Collection[str], *, output: Path | str, e
         UsageError: It cannot.
         Refused: The directory is something else than a run.
     """
-    check_words(resume, accept)
+    _check_words(resume, accept)
     check_alone(environ)
     if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
         hint = "Copy it there while it runs: --write-back URL"
@@ -318,7 +316,7 @@ def check_place(run: Path) -> None:
         raise Refused(f"{run} holds {others[0]}{more}, and is no run", hint=hint, subject=str(run))
 
 
-def check_words(resume: str, accept: Collection[str]) -> None:
+def _check_words(resume: str, accept: Collection[str]) -> None:
     """See that options have the values there are.
 
     Raises:

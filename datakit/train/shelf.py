@@ -9,7 +9,7 @@ under a name of its own and never deleted. Does not load torch, so that listing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,7 +20,6 @@ from datakit.storage import disk
 from datakit.storage.commit import read_manifest, verify_commit
 from datakit.storage.copies import Shelf, State, lost, read_copies, verified_below
 from datakit.storage.newest import Newest, named, newest
-from datakit.storage.writeback import WriteBack
 from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -96,6 +95,7 @@ def look(run: Path, *, quick: bool = True) -> list[Held]:
 
     Raises:
         NotFound: There is no such directory, or it is no run.
+        NotAllowed: It may not be read.
     """
     if not run.is_dir():
         raise NotFound(f"no run at {run}", hint="Name the --output of a training", subject=str(run))
@@ -104,16 +104,16 @@ def look(run: Path, *, quick: bool = True) -> list[Held]:
         paths.append(run / ADAPTER_DIR)
     if not paths and not (run / CHECKPOINTS_NAME).is_dir() and not (run / "run.json").is_file():
         raise NotFound(f"{run} is not the directory of a run", hint="Name the --output of a training", subject=str(run))
-    states = WriteBack("", queue_dir=run / QUEUE_NAME)
+    states: dict[str, State] = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
     return [_look_at(path, states, quick=quick) for path in paths]
 
 
-def _look_at(path: Path, states: WriteBack, *, quick: bool) -> Held:
+def _look_at(path: Path, states: Mapping[str, State], *, quick: bool) -> Held:
     try:
         manifest = read_manifest(path)
-        remote = states.state(copy_name(path))
+        remote = states.get(copy_name(path))
     except DatakitError as error:
-        return Held(path.name, None, 0, error.message, states.state(path.name), None)
+        return Held(path.name, None, 0, error.message, states.get(path.name), None)
     step = manifest.about.get("step")
     problem = None
     try:

@@ -256,13 +256,6 @@ def test_never_refuses_what_is_there_and_asks_nobody(tmp_path: Path) -> None:
     assert (fresh.checkpoint, asked) == (None, [])
 
 
-@pytest.mark.parametrize("options", [{"resume": "always"}, {"accept": ["date"]}])
-def test_words_that_are_no_option_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
-    """The words there are stand in the message."""
-    with pytest.raises(UsageError, match="is not one of"):
-        start(tmp_path, **options)
-
-
 @given(
     old=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2)),
     new=st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2)),
