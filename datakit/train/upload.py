@@ -235,4 +235,4 @@ class Upload:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""
         if self._back is None:
             return None
-        return "verified" if self._back.state(name) == "verified" else str(self._back.reason(name))
+        return "verified" if self._back.state(name) == "verified" else self._back.reason(name) or "not offered"

@@ -520,6 +520,13 @@ def test_only_a_lock_is_waited_for(tmp_path: Path) -> None:
     assert events == []
 
 
+def test_a_commit_that_was_never_offered_has_a_status(tmp_path: Path) -> None:
+    """Of a name that nobody knows there is no reason to tell."""
+    upload = Upload(str(tmp_path / "cold"), run=tmp_path / "run", stores=None, on_event=lambda _event: None)
+
+    assert upload.status("step-00000002") == "not offered"
+
+
 def test_a_dry_run_hears_every_option(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
     """`--smoke` and `--resume` change what would happen, so they change what is told."""
     run = tmp_path / "run"
