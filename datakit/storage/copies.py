@@ -83,14 +83,18 @@ class Copy:
         return _real(self.place) == _real(place)
 
     def is_there(self, shelf: Shelf) -> bool:
-        """Whether a listing of its place holds the copy: its manifest and, where they are known, all its members."""
+        """Whether a listing of its place holds the copy: its manifest and all its members, each whole by its size.
+
+        Of a commit that is not here any more only the manifest's name is known.
+        """
         files = shelf.get(self.name, {})
         if MANIFEST_NAME not in files:
             return False
         manifest = self._manifest()
         if manifest is None or manifest.digest != self.manifest_digest:
             return True
-        return all(files.get(each.name) == each.bytes for each in manifest.members)
+        sizes = {MANIFEST_NAME: len(manifest.to_bytes())} | {each.name: each.bytes for each in manifest.members}
+        return all(files.get(name) == size for name, size in sizes.items())
 
     def _manifest(self) -> Manifest | None:
         """What stands where the commit does; what is wrong with it, the agent says."""

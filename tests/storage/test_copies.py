@@ -93,10 +93,12 @@ def test_an_error_keeps_its_public_class_on_its_way(error: DatakitError) -> None
 
 def test_a_copy_is_there_when_a_listing_holds_all_of_it(tmp_path: Path) -> None:
     """By name and size while the commit is here, by its manifest alone where it is not, or is another or torn."""
-    whole = {"manifest.json": 9, "a": 2}
-    listings: list[dict[str, int]] = [whole, {"manifest.json": 9}, whole | {"a": 3}, {"a": 2}, {}]
     file = stated(tmp_path, "step-1")
     manifest = tmp_path / "checkpoints" / "step-1" / "manifest.json"
+    size = manifest.stat().st_size
+    whole = {"manifest.json": size, "a": 2}
+    torn_there = whole | {"manifest.json": size // 2}
+    listings: list[dict[str, int]] = [whole, {"manifest.json": size}, whole | {"a": 3}, torn_there, {"a": 2}, {}]
 
     here = [known(file).is_there({"step-1": listing}) for listing in listings]
     manifest.write_bytes(manifest.read_bytes()[:40])
@@ -106,8 +108,8 @@ def test_a_copy_is_there_when_a_listing_holds_all_of_it(tmp_path: Path) -> None:
     make_commit(manifest.parent, {"a": b"123"}, kind="checkpoint")
     other = [known(file).is_there({"step-1": listing}) for listing in listings]
 
-    assert here == [True, False, False, False, False]
-    assert torn == gone == other == [True, True, True, False, False]
+    assert here == [True, False, False, False, False, False]
+    assert torn == gone == other == [True, True, True, True, False, False]
 
 
 def test_what_lies_here_is_told_from_what_took_its_place(tmp_path: Path) -> None:
@@ -147,7 +149,8 @@ def test_what_a_later_listing_does_not_hold_is_lost(tmp_path: Path) -> None:
     files = [stated(tmp_path, "step-1"), stated(tmp_path, "step-2", here=False), stated(tmp_path, "step-3")]
     copies = verified_below(tmp_path / "queue", "/cold")
 
-    gone = lost(copies, {"step-3": {"manifest.json": 9, "a": 2}})
+    size = (tmp_path / "checkpoints" / "step-3" / "manifest.json").stat().st_size
+    gone = lost(copies, {"step-3": {"manifest.json": size, "a": 2}})
     again = [take_back(copy, "gone") for copy in gone]
 
     assert ([copy.name for copy in gone], again) == (["step-1", "step-2"], [True, False])

@@ -445,6 +445,19 @@ def test_what_the_store_no_longer_holds_is_offered_again(faulty: FaultyServer, t
         sync(f"{faulty.url}/run/step-{step:08d}", tmp_path / "copy" / str(step))
 
 
+def test_a_manifest_that_the_store_tore_is_no_copy(faulty: FaultyServer, tmp_path: Path) -> None:
+    """It is there by its name and not by its size: the listing tells, and it goes up again."""
+    published(f"{faulty.url}/run", tmp_path, 10)
+    key = "run/step-00000010/manifest.json"
+    faulty.put(key, faulty.objects[key][0][:40])
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+
+    back.newest()
+    assert back.close(deadline_s=PATIENCE_S) == {}
+    sync(f"{faulty.url}/run/step-00000010", tmp_path / "copy")
+
+
 @pytest.mark.parametrize("kept", ["run/.*", "run/step-00000010/state"])
 def test_a_copy_that_the_store_does_not_list_is_never_called_verified(
     faulty: FaultyServer, tmp_path: Path, kept: str
