@@ -42,7 +42,7 @@ WINDOW_BYTES = 2 * DIGEST_BYTES
 MOST_TROUBLES = 100
 """Kept of one tar; a message lists fewer."""
 
-FETCH_AGAIN = "Fetch it again, or move it away; datakit pack takes no damaged tar either"
+DAMAGED_TAR = "Fetch it again, or move it away; datakit pack takes no damaged tar either"
 """The hint of damage: what others can still be told of, packing anew, is no way out of it."""
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -202,7 +202,7 @@ class _Reading:
                 if entry.offset + entry.size - self._digested >= DIGEST_BYTES:
                     self.digest_to(entry.offset + entry.size)
         except IntegrityError as error:
-            self.trouble(self.name, error.message, hint=FETCH_AGAIN)
+            self.trouble(self.name, error.message, hint=DAMAGED_TAR)
         self._close_sample()
         if not self._parts and not self.troubles:
             self.trouble(self.name, "it holds no sample: no file with a dot in its name")

@@ -33,7 +33,7 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine, check_workers
-from datakit.pack.foreign import FETCH_AGAIN, TAR, Indexed, Tar, index_tar, prefix_of
+from datakit.pack.foreign import DAMAGED_TAR, TAR, Indexed, Tar, index_tar, prefix_of
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals
 from datakit.source.scan import local_directory
@@ -257,7 +257,7 @@ def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
     what = str(first) if len(troubles) == 1 else f"{listing([str(trouble) for trouble in troubles], 'member')}"
     return InputError(
         f"{root} cannot be indexed as it is: {what}",
-        hint=FETCH_AGAIN if any(trouble.hint == FETCH_AGAIN for trouble in troubles) else hint,
+        hint=DAMAGED_TAR if any(trouble.hint == DAMAGED_TAR for trouble in troubles) else hint,
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 
