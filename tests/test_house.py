@@ -75,7 +75,7 @@ ORDER = [
     "source/trees",
     "source/grouping",
     "source/members",
-    "source/indexes",
+    "source/vouching",
     "source/tars",
     "source/cells",
     "source/tables",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 import numpy as np
 
 from datakit.data.digest import PART_BYTES
-from datakit.errors import InputError
+from datakit.errors import InputError, printable
 from datakit.machine import cores
 from datakit.source.files import FileBatch
 from datakit.source.originals import Version, version_of
@@ -33,7 +33,6 @@ from datakit.source.records import Batch
 from datakit.source.scan import Sources, open_source
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
-from datakit.source.troubles import shown
 from datakit.source.unpacking import lines_file, plain_file
 from datakit.storage import disk, etags
 from datakit.storage.answers import changed
@@ -177,7 +176,7 @@ def fetched(sources: Sources, spool: Path, *, stores: Mapping[str, StoreOptions]
             # decompressing does not hold the interpreter
             with ThreadPoolExecutor(cores()) as pool:
                 plain = pool.map(lambda file: lay(root, file, spool), sources.files)
-                lines = [one._replace(name=shown(one.name)) for one in plain]
+                lines = [one._replace(name=printable(one.name)) for one in plain]
         yield Fetched(root, lines=lines, spool=spool, remote=remote, versions=versions)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from datakit.data.keys import NAME_BYTES, check_part
 from datakit.data.shard import MAX_PART_BYTES, header
-from datakit.errors import InputError
+from datakit.errors import InputError, printable
 from datakit.source.clashes import clashes
 from datakit.source.files import Files, Kind
 from datakit.source.naming import Naming
 from datakit.source.records import KeyColumn, lacking
-from datakit.source.troubles import FETCH_AGAIN, Raw, Trouble, shown
+from datakit.source.troubles import FETCH_AGAIN, Raw, Trouble
 
 
 class FoundFile(NamedTuple):
@@ -107,14 +107,14 @@ def _grouped(files: Iterable[FoundFile], root: str, naming: Naming, told: list[T
             known = parts[suffix] = part, _broken_rule(part)
         part, problem = known
         if not part:  # nobody's part: it takes no record with it
-            told.append(Trouble(shown(name), _BARE, hint=_RENAME, raws=(Raw(name, f"{root}/{name}"),)))
+            told.append(Trouble(printable(name), _BARE, hint=_RENAME, raws=(Raw(name, f"{root}/{name}"),)))
             continue
         groups.setdefault(key, []).append(_Part(part, suffix, size, stamp))
         if problem is not None:
-            told.append(Trouble(shown(name), problem, key=key, hint=_RENAME))
+            told.append(Trouble(printable(name), problem, key=key, hint=_RENAME))
             bad.add(key)
         elif not size:
-            told.append(Trouble(shown(name), "is empty", key=key, hint=FETCH_AGAIN))
+            told.append(Trouble(printable(name), "is empty", key=key, hint=FETCH_AGAIN))
             bad.add(key)
     return groups
 
@@ -147,7 +147,7 @@ def _problems(key: str, parts: Sequence[_Part], naming: Naming) -> Iterator[Trou
 
 
 def _name(key: str, part: _Part, naming: Naming) -> str:
-    return shown(f"{naming.stem(key)}.{part.suffix}")
+    return printable(f"{naming.stem(key)}.{part.suffix}")
 
 
 def _with_raws(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
+from datakit.errors import printable
 from datakit.events import Caution, Note
 from datakit.source.fetching import Fetched
 from datakit.source.grouping import FoundFile, list_files
-from datakit.source.indexes import lost_tars
 from datakit.source.lines import list_lines
 from datakit.source.members import joined
 from datakit.source.naming import Naming
@@ -19,7 +21,8 @@ from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
 from datakit.source.tars import list_tar, tar_tasks
-from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal, shown
+from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal
+from datakit.source.vouching import lost_tars, named_in
 from datakit.units import agree, format_number_of
 
 _IN_PLACE = "Mend rows of tables, members of tars, objects in a store and what cannot be read where they are"
@@ -60,10 +63,11 @@ def list_records(
         records = list_lines(lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins)
     elif sources.kind == "tar":
         whole = [source for number, source in enumerate(sources.files) if number not in empty]
-        tasks = tar_tasks(list(zip(lines, whole, strict=True)), root=local.root, naming=naming)
+        named = cache(lambda folder: named_in(os.path.join(local.root, folder)))
+        tasks = tar_tasks(list(zip(lines, whole, strict=True)), root=local.root, named=named, naming=naming)
         pieces = list(run(list_tar, tasks))
         hidden += [name for piece in pieces for name in piece.hidden]
-        lost = lost_tars(sources.files, sources.beside, root=local.root)
+        lost = lost_tars(sources.files, sources.beside, named=named)
         records = joined(pieces, troubles=[*told, *lost])
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
@@ -93,7 +97,7 @@ def _left_out(hidden: Sequence[str]) -> list[Note]:
     if not hidden:
         return []
     count, are = format_number_of(len(hidden), "hidden name"), agree(len(hidden), "is", "are")
-    return [Note(f"{count} {are} left out, the first is {shown(min(hidden))}")]
+    return [Note(f"{count} {are} left out, the first is {printable(min(hidden))}")]
 
 
 def _not_copied(troubles: Sequence[Trouble]) -> list[Caution]:

@@ -18,9 +18,9 @@ from typing import BinaryIO, Literal
 
 import orjson
 
-from datakit.errors import InputError, Refused
+from datakit.errors import InputError, Refused, printable
 from datakit.source.originals import reading
-from datakit.source.troubles import Raw, Trouble, listing, shown
+from datakit.source.troubles import Raw, Trouble, listing
 from datakit.storage import disk
 
 _FIELDS = ("where", "key", "problem")
@@ -70,7 +70,7 @@ def settle(
         disk.make_dirs(dest.parent)
         disk.write_atomic(report, b"".join(map(_line, troubles)))
     if len(troubles) > max_errors:
-        places = listing([str(trouble) for trouble in troubles], "record", limit=max_errors)
+        places = listing([str(trouble) for trouble in troubles], "offender", limit=max_errors)
         raise InputError(
             f"{places} cannot be packed, which --max-errors {max_errors} does not allow",
             hint="Mend them, or allow more"
@@ -102,8 +102,8 @@ def _is_ours(report: Path) -> bool:
 
 def _line(trouble: Trouble) -> bytes:
     # names may hold bytes that are no UTF-8, and so no JSON that others read
-    key = None if trouble.key is None else shown(trouble.key)
-    value = dict(zip(_FIELDS, (shown(trouble.where), key, shown(trouble.problem)), strict=True))
+    key = None if trouble.key is None else printable(trouble.key)
+    value = dict(zip(_FIELDS, (printable(trouble.where), key, printable(trouble.problem)), strict=True))
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 

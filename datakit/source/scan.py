@@ -17,10 +17,10 @@ import orjson
 
 from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, NotFound, UsageError
+from datakit.errors import InputError, NotFound, UsageError, printable
 from datakit.source.kinds import Kind, kind_of, plain_name, used
 from datakit.source.trees import SourceFile, walk
-from datakit.source.troubles import Trouble, shown
+from datakit.source.troubles import Trouble
 from datakit.storage.access import SCHEMES, refuse_slips
 from datakit.storage.retry import Pace, PatientStore
 
@@ -65,7 +65,7 @@ class Sources:
     def to_bytes(self) -> bytes:
         """Deterministic JSON of the files; the place they lie in is left out, so that a copy lists the same."""
         files = [
-            {"name": shown(file.name), "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files
+            {"name": printable(file.name), "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files
         ]
         value: dict[str, Any] = {"format": 1, "kind": self.kind, "files": files}
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -168,7 +168,7 @@ def _list_remote(store: PatientStore, prefix: str, hidden: list[str], troubles: 
             continue
         steps = name.split("/")
         if not {".", ".."}.isdisjoint(steps):  # a step, on the disk that it would be laid down on
-            troubles.append(Trouble(shown(name), "has a folder `.` or `..` in its name", hint="Rename that object"))
+            troubles.append(Trouble(printable(name), "has a folder `.` or `..` in its name", hint="Rename that object"))
         elif any(step.startswith(".") for step in steps):
             hidden.append(name)
         else:

@@ -1,7 +1,7 @@
 """tars: the samples of tars as a table, whoever wrote them.
 
 A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too, if the index
-is of this tar (see `indexes`). Else that is said, and the tar read like any other, header by header (see
+is of this tar (see `vouching`). Else that is said, and the tar read like any other, header by header (see
 `data/archive`), its names cut by the same rule as those of files. Folders and hidden names are left out; links,
 devices, sparse members and names that lead up are offenders, as is everything that a folder of files could not hold.
 """
@@ -9,7 +9,7 @@ devices, sparse members and names that lead up are offenders, as is everything t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -20,20 +20,19 @@ from datakit.data.archive import entries
 from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.keys import check_key, check_part
-from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import Row, header
-from datakit.errors import InputError, IntegrityError
+from datakit.errors import InputError, IntegrityError, printable
 from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
-from datakit.source.indexes import difference, index_at, named_in, reader
 from datakit.source.members import Holder, Piece, Said
 from datakit.source.naming import Naming
 from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
-from datakit.source.troubles import Trouble, shown
+from datakit.source.troubles import Trouble
+from datakit.source.vouching import Named, difference, index_at, reader
 from datakit.storage import disk
 
 
@@ -93,24 +92,21 @@ def _index_of(task: TarTask, holder: Holder) -> tuple[Index | None, str | None]:
     return None, f"the index beside {holder.name} is not of this tar: {other}"
 
 
-def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, naming: Naming) -> list[TarTask]:
+def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, named: Named, naming: Naming) -> list[TarTask]:
     """The tasks that list tars.
 
     Args:
         tars: Each in plain form, and as it was listed.
-        root: The folder of the source, in which an index of ours may lie beside each, and a manifest.
+        root: The folder of the source, in which an index of ours may lie beside each.
+        named: What the manifest of a folder below it names.
         naming: How names are cut.
     """
-    named: dict[str, Mapping[str, FileEntry]] = {}
     tasks = []
     for file, source in tars:
         said = said_index = None
         for folder in PurePosixPath(file.name).parents:
-            above = os.path.join(root, folder)
-            if above not in named:
-                named[above] = named_in(os.path.join(above, MANIFEST_NAME))
-            name = str(PurePosixPath(file.name).relative_to(folder))
-            said, said_index = named[above].get(name, said), named[above].get(index_name(name), said_index)
+            name, its = str(PurePosixPath(file.name).relative_to(folder)), named(folder)
+            said, said_index = its.get(name, said), its.get(index_name(name), said_index)
         tasks.append(TarTask(file, source, os.path.join(root, index_name(file.name)), said, said_index, naming))
     return tasks
 
@@ -201,13 +197,13 @@ def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[F
                 if entry.kind == "folder":
                     continue
                 if ".." in steps:
-                    told.append(Trouble(shown(name), "leads up, by a step `..`", hint=hint))
+                    told.append(Trouble(printable(name), "leads up, by a step `..`", hint=hint))
                 elif any(step.startswith(".") for step in steps):
-                    hidden.append(f"{holder.name}/{shown(name)}")
+                    hidden.append(f"{holder.name}/{printable(name)}")
                 elif entry.kind != "file":
-                    told.append(Trouble(shown(name), f"is a {entry.kind}, not a file", hint=hint, file=name))
+                    told.append(Trouble(printable(name), f"is a {entry.kind}, not a file", hint=hint, file=name))
                 else:
                     yield FoundFile(name, entry.size, entry.offset)
         except IntegrityError as error:
-            said = f"{holder.name} is not a whole tar: {shown(error.message)}"
+            said = f"{holder.name} is not a whole tar: {printable(error.message)}"
             raise InputError(said, hint="Fetch it again", subject=holder.name) from None

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datakit.data.keys import key_hash
-from datakit.errors import NotFound
+from datakit.errors import NotFound, printable
 from datakit.source.originals import Version, changed, changed_ns, reading
-from datakit.source.troubles import Trouble, shown
+from datakit.source.troubles import Trouble
 from datakit.storage import disk
 from datakit.storage.objects import no_file
 
@@ -98,7 +98,7 @@ def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
         try:
             entries = list(os.scandir(folder))
         except PermissionError:
-            tree.troubles.append(Trouble(shown(folder[prefix:] or str(root)), "may not be listed", hint=_MODE))
+            tree.troubles.append(Trouble(printable(folder[prefix:] or str(root)), "may not be listed", hint=_MODE))
             continue
         for entry in entries:
             if entry.name.startswith("."):
@@ -123,17 +123,17 @@ def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:
         target = os.path.realpath(entry.path)
         inside = target.startswith(f"{root}{os.sep}") or _DVC_CACHE.search(target) is not None
         if os.path.isdir(target):
-            return Trouble(shown(name), "a link to a folder", hint="Pack its target as a source of its own")
+            return Trouble(printable(name), "a link to a folder", hint="Pack its target as a source of its own")
         if not os.path.exists(target):
-            return Trouble(shown(name), "a link to nothing", hint="Remove it", file=name)
+            return Trouble(printable(name), "a link to nothing", hint="Remove it", file=name)
         if not inside:
-            said = f"a link out of the source, to {shown(target)}"
-            return Trouble(shown(name), said, hint="Put a copy, or a hard link, in its place", file=name)
+            said = f"a link out of the source, to {printable(target)}"
+            return Trouble(printable(name), said, hint="Put a copy, or a hard link, in its place", file=name)
     if not entry.is_file():
         what = _SPECIAL.get(stat.S_IFMT(entry.stat().st_mode), "no file")
-        return Trouble(shown(name), f"{what}, not a file", hint="Remove it", file=name)
+        return Trouble(printable(name), f"{what}, not a file", hint="Remove it", file=name)
     if not _is_open(entry.stat()) and not os.access(entry.path, os.R_OK):
-        return Trouble(shown(name), "may not be read", hint=_MODE, file=name)
+        return Trouble(printable(name), "may not be read", hint=_MODE, file=name)
     return None
 
 

@@ -67,11 +67,6 @@ class Trouble:
         return f"{self.where}: {self.problem}"
 
 
-def shown(name: str) -> str:
-    """A name as it can be printed: bytes that are no UTF-8 as a surrogate in words."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
 def refusal(troubles: Sequence[Trouble], *, limit: int | None = None) -> InputError:
     """The error of a pack that stops at them.
 
@@ -84,7 +79,7 @@ def refusal(troubles: Sequence[Trouble], *, limit: int | None = None) -> InputEr
         return InputError(str(first), hint=first.hint, subject=first.where)
     hints = Counter(trouble.hint for trouble in troubles if trouble.hint).most_common(_HINTS)
     return InputError(
-        f"{listing([str(trouble) for trouble in troubles], 'record', limit=limit)} cannot be packed",
+        f"{listing([str(trouble) for trouble in troubles], 'offender', limit=limit)} cannot be packed",
         hint=". ".join([*(hint for hint, _ in hints), "Or leave them out: --on-error skip"]),
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )

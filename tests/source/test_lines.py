@@ -104,7 +104,9 @@ def test_duplicate_keys_are_listed_with_their_places(tmp_path: Path) -> None:
     one.write_bytes(b"".join(b'{"id": "k%d"}\n' % n for n in range(12)))
     two.write_bytes(b"".join(b'{"id": "k%d"}\n' % n for n in range(12)))
 
-    with pytest.raises(InputError, match=r"^12 records \(two\.jsonl:1: its key k0 is that of one\.jsonl:1, ") as caught:
+    with pytest.raises(
+        InputError, match=r"^12 offenders \(two\.jsonl:1: its key k0 is that of one\.jsonl:1, "
+    ) as caught:
         listed([one, two])
 
     assert caught.value.message.endswith("k2 is that of one.jsonl:3, and 9 more) cannot be packed")

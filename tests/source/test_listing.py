@@ -31,7 +31,7 @@ def test_offenders_stop_the_listing_unless_they_are_tolerated(tmp_path: Path) ->
     (root / "b.txt").write_bytes(b"x")
     (root / "c.txt").symlink_to("nowhere")
 
-    with pytest.raises(InputError, match=r"2 records \(c\.txt: a link to nothing, a\.txt: is empty\)") as caught:
+    with pytest.raises(InputError, match=r"2 offenders \(c\.txt: a link to nothing, a\.txt: is empty\)") as caught:
         listed(root)
     kept = listed(root, on_error="skip")
 

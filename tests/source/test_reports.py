@@ -122,7 +122,7 @@ def test_more_than_the_limit_stops_the_pack(tmp_path: Path) -> None:
     raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
 
     with pytest.raises(
-        InputError, match=r"^more than 2 records .* cannot be packed, which --max-errors 2 does"
+        InputError, match=r"^more than 2 offenders .* cannot be packed, which --max-errors 2 does"
     ) as caught:
         pack(raw, tmp_path / "ds", settings=PackSettings(on_error="skip", max_errors=2))
 

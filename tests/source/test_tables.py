@@ -244,7 +244,7 @@ def test_more_bad_rows_than_are_tolerated_end_the_listing(tmp_path: Path) -> Non
     """Of a file of another kind, one message a row helps nobody."""
     (tmp_path / "x.csv").write_bytes(b"id,a\n" + b"x\n" * 500)
 
-    with pytest.raises(InputError, match=r"^more than 10 records .* which --max-errors 10 does not"):
+    with pytest.raises(InputError, match=r"^more than 10 offenders .* which --max-errors 10 does not"):
         pack(tmp_path / "x.csv", tmp_path / "ds", settings=PackSettings(on_error="skip", max_errors=10))
 
 
@@ -253,7 +253,7 @@ def test_how_many_rows_are_bad_is_not_said_where_it_is_not_known(tmp_path: Path)
     rows = "".join(f"{number},{'long. ' * 100}{number}\n" for number in range(3000))
     (tmp_path / "x.csv").write_text(f"id,text\n{rows}")
 
-    with pytest.raises(InputError, match=r"^more than 1,000 records \(x\.csv:2: ") as caught:
+    with pytest.raises(InputError, match=r"^more than 1,000 offenders \(x\.csv:2: ") as caught:
         pack(tmp_path / "x.csv", tmp_path / "ds", settings=PackSettings(key_field="text"))
 
     assert len(caught.value.message) < 320

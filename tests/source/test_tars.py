@@ -102,7 +102,7 @@ def test_a_name_that_leads_up_is_an_offender(tmp_path: Path) -> None:
     tar(tmp_path / "x.tar", {"a.cls": b"1", "x/../a.jpg": b"2", "../b.jpg": b"3"})
 
     with pytest.raises(
-        InputError, match=r"2 records \(x\.tar/x/\.\./a\.jpg: leads up, by a step `\.\.`, x\.tar/\.\./b"
+        InputError, match=r"2 offenders \(x\.tar/x/\.\./a\.jpg: leads up, by a step `\.\.`, x\.tar/\.\./b"
     ):
         pack(tmp_path / "x.tar", tmp_path / "ds")
 
@@ -282,7 +282,7 @@ def test_an_index_with_names_that_our_tars_cannot_hold_is_refused_while_it_is_li
     ]
     Path(index_name(str(path))).write_bytes(Index.from_rows(rows).to_bytes())
 
-    with pytest.raises(InputError, match=r"2 records \(x\.tar:1: k+\.\.\..* a tar \(USTAR\) name holds, x\.tar:2: "):
+    with pytest.raises(InputError, match=r"2 offenders \(x\.tar:1: k+\.\.\..* a tar \(USTAR\) name holds, x\.tar:2: "):
         pack(tmp_path / "raw", tmp_path / "ds")
     pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))
     with pytest.raises(InputError, match="key of 300 bytes"):
@@ -297,7 +297,7 @@ def test_an_index_with_names_that_no_sample_has_is_refused_while_it_is_listed(tm
     reindex(tmp_path / "raw")
 
     with pytest.raises(
-        InputError, match=r"3 records \(x\.tar:1: 'c//d' .*, x\.tar:2: 'x/\.\./a' .*, x\.tar:3: '__t__' "
+        InputError, match=r"3 offenders \(x\.tar:1: 'c//d' .*, x\.tar:2: 'x/\.\./a' .*, x\.tar:3: '__t__' "
     ):
         pack(tmp_path / "raw", tmp_path / "ds")
     pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))

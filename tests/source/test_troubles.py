@@ -20,7 +20,7 @@ def test_many_offenders_are_three_and_a_number() -> None:
 
     error = refusal(troubles)
 
-    assert error.message == ("15 records (f0: is empty, f1: is empty, f2: is empty, and 12 more) cannot be packed")
+    assert error.message == ("15 offenders (f0: is empty, f1: is empty, f2: is empty, and 12 more) cannot be packed")
     assert error.hint == "Fetch it again. Remove it. Or leave them out: --on-error skip"
     assert error.subject == [f"f{n}" for n in range(10)]
 
@@ -29,9 +29,9 @@ def test_where_looking_ended_there_may_be_more() -> None:
     """A number that is none is not given."""
     troubles = [Trouble(f"f{n}", "is empty") for n in range(1001)]
 
-    assert refusal(troubles, limit=1001).message.startswith("1,001 records (")
+    assert refusal(troubles, limit=1001).message.startswith("1,001 offenders (")
     assert refusal(troubles, limit=1000).message == (
-        "more than 1,000 records (f0: is empty, f1: is empty, f2: is empty, ...) cannot be packed"
+        "more than 1,000 offenders (f0: is empty, f1: is empty, f2: is empty, ...) cannot be packed"
     )
 
 

@@ -1,4 +1,4 @@
-"""source/indexes: an index beside a tar is believed where it is of that tar, and where it is not that is told."""
+"""source/vouching: an index beside a tar is believed where it is of that tar, and where it is not that is told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import Keys, reindex
-from datakit.source.indexes import difference
+from datakit.source.vouching import difference
 from datakit.verify.verify import verify
 from support.packing import raw_lines, samples_of, small_pack, write_lines, write_pairs
 from support.tars import write_tar

@@ -1,4 +1,4 @@
-"""indexes: the index that lies beside a tar: whether it is of that tar, and what a manifest says of both.
+"""vouching: whether the index that lies beside a tar is of that tar, and what a manifest says of both.
 
 An index is believed where a manifest that names it gives its bytes, and where the tar's own headers agree with it: each
 part under the name and in the place that it says, none besides. Contents are compared when they are read.
@@ -7,9 +7,9 @@ part under the name and in the place that it says, none besides. Contents are co
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +20,22 @@ from datakit.data.index import Index
 from datakit.data.keys import part_of
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, header, member_bytes
-from datakit.errors import DatakitError, InputError, IntegrityError, UsageError
+from datakit.errors import DatakitError, InputError, IntegrityError, UsageError, printable
 from datakit.source.kinds import plain_name
 from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.trees import SourceFile
-from datakit.source.troubles import Trouble, shown
+from datakit.source.troubles import Trouble
 from datakit.storage.commit import parse_manifest
+
+Named: TypeAlias = Callable[[PurePosixPath], Mapping[str, FileEntry]]
 
 _BRING = "Bring it: datakit sync --repair SOURCE DATASET; or, to do without it, move the manifest away"
 _LOOK = "Look: datakit verify DATASET; or, to do without it, move the index and the manifest away"
 
 
-def named_in(path: str) -> Mapping[str, FileEntry]:
-    """What a manifest says of each file that it names; one that cannot be read names none: it vouches for nothing."""
+def named_in(folder: str) -> Mapping[str, FileEntry]:
+    """What a folder's manifest says of each file that it names; one that cannot be read vouches for none."""
+    path = os.path.join(folder, MANIFEST_NAME)
     if not os.path.exists(path):
         return {}
     try:
@@ -42,20 +45,20 @@ def named_in(path: str) -> Mapping[str, FileEntry]:
         return {}
 
 
-def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, root: str) -> list[Trouble]:
+def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, named: Named) -> list[Trouble]:
     """The tars that manifests of a source name and that are not there, as offenders.
 
     Args:
         files: The tars that are there.
         beside: What lies beside them, manifests among it.
-        root: The folder of the source.
+        named: What the manifest of a folder below the source names.
     """
     there = {plain_name(file.name) for file in files}
     lost = []
     for file in beside:
         folder = PurePosixPath(file.name).parent
         if file.name == str(folder / MANIFEST_NAME):
-            names = (str(folder / name) for name in named_in(os.path.join(root, file.name)) if name.endswith(".tar"))
+            names = (str(folder / name) for name in named(folder) if name.endswith(".tar"))
             said = f"is not there, and {file.name} names it"
             lost += [Trouble(name, said, hint=_BRING) for name in names if name not in there]
     return lost
@@ -93,7 +96,7 @@ def difference(index: Index, path: str, size_bytes: int) -> str | None:
         try:
             for entry in entries(reader(file), size_bytes):
                 if not places.take(entry):
-                    return f"the index does not name {shown(entry.name)}, which begins at byte {entry.start}"
+                    return f"the index does not name {printable(entry.name)}, which begins at byte {entry.start}"
         except IntegrityError as error:
             return error.message
     return places.left()
