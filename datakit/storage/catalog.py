@@ -211,7 +211,7 @@ def settle_commit(
     check: Callable[[Path], None] = lambda _commit: None,
     set_aside: Callable[[Path], object] | None = None,
 ) -> None:
-    """Give a commit that has arrived its name, and remove older ones whose bringing was killed.
+    """Give a commit that has arrived its name, and remove others whose bringing was killed.
 
     Args:
         final: The name; the commit waits where `arriving` says.
@@ -234,7 +234,7 @@ def settle_commit(
     with disk.at_door(final):
         os.rename(fresh, final)
         disk.fsync_dir(final.parent)
-        for path in list(final.parent.iterdir()):  # older ones, which nobody wants any more
+        for path in list(final.parent.iterdir()):  # others, which nobody waits for any more
             match = ARRIVING.fullmatch(path.name)
             if match and fnmatch.fnmatch(match["name"], pattern):
                 disk.remove(path)
