@@ -263,6 +263,13 @@ class Memory:
             for name in (f"{task}.json", f"{task}.tar", index_name(f"{task}.tar")):
                 disk.remove(self._built / name)
 
+    def forget(self, task: str) -> None:
+        """Forget a shard that is not what its receipt says, wherever it lies: it is built again, or read before."""
+        self.forget_built([task])
+        if task in (known := self.known()):
+            with disk.at_door(self.root):
+                seal.write(self.root / KNOWN, [each.to_json() for each in known.values() if each.task != task])
+
     def remember(self, receipts: Sequence[Receipt], *, at: Mapping[str, Path], links: bool) -> None:
         """After a commit: its receipts stay, and links to its shards where asked for; all else goes.
 

@@ -212,7 +212,7 @@ class Work:
                 else:
                     copied = link_or_copy(path, staging.path / entry.name)
                     if copied is not None and copied.sha256 != entry.sha256:
-                        self.memory.forget_built([one.receipt.task])
+                        self.memory.forget(one.receipt.task)
                         raise IntegrityError(
                             f"{path} is not what it was when it was built",
                             hint="Run the same command again: that shard is built anew",

@@ -366,6 +366,33 @@ def test_a_built_shard_that_is_not_what_it_was_is_not_copied_into_a_commit(
     assert verify(tmp_path / "ds").findings == ()
 
 
+def test_a_kept_link_that_is_not_what_it_was_is_not_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside a DVC stage, which removes the dataset: the pack after the one that saw it builds that shard again."""
+
+    def refuse(_source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(target))
+
+    monkeypatch.setenv("DVC_STAGE", "pack")
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(100))
+    first = small_pack(raw, tmp_path / "ds")
+    shutil.rmtree(tmp_path / "ds")
+    damaged = next((tmp_path / ".ds.pack" / "kept").glob("*.tar"))
+    about, data = damaged.stat(), bytearray(damaged.read_bytes())
+    data[600] ^= 1
+    damaged.write_bytes(data)
+    os.utime(damaged, ns=(about.st_atime_ns, about.st_mtime_ns))
+    monkeypatch.setattr(os, "link", refuse)
+
+    with pytest.raises(IntegrityError, match="is not what it was when it was built"):
+        small_pack(raw, tmp_path / "ds")
+    again = small_pack(raw, tmp_path / "ds")
+
+    assert again.reused == first.shards - 1
+    assert verify(tmp_path / "ds").findings == ()
+
+
 def test_a_receipt_of_another_task_is_not_taken(tmp_path: Path) -> None:
     """A file that was renamed by hand proves nothing under its new name."""
     memory = Memory.beside(tmp_path / "ds")
