@@ -128,9 +128,13 @@ def glance(path: Path, recorded: Out, *, most_files: int | None = LISTED_FILES) 
         path: Where it is.
         recorded: What is recorded of it.
         most_files: A directory of more is not looked at; None looks at any.
+
+    Raises:
+        NotAllowed: It may not be read, or lies where nobody may look.
     """
-    if not path.exists() or path.is_dir() != recorded.is_dir:
-        return None
+    with at_door(path):
+        if not path.exists() or path.is_dir() != recorded.is_dir:
+            return None
     if most_files is not None and (recorded.nfiles or 0) > most_files:
         return None
     found = find(path)
@@ -196,10 +200,11 @@ def settings_now(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
 
     Raises:
         InputError: It cannot be read as what its name says.
+        NotAllowed: It may not be read.
     """
-    if not path.is_file() or path.suffix not in (".yaml", ".yml", ".json", ".toml"):
-        return None
     with at_door(path):
+        if not path.is_file() or path.suffix not in (".yaml", ".yml", ".json", ".toml"):
+            return None
         data = path.read_bytes()
     try:
         if path.suffix == ".json":

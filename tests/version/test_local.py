@@ -70,20 +70,30 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
         find(tmp_path / "ds")
 
 
-def test_a_folder_that_may_not_be_listed_is_not_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("look", "named"),
+    [
+        ("find(root)", "ds/sub"),
+        ("glance(root / 'sub' / 'raw', Out('raw', '0' * 32, 1))", "ds/sub/raw"),
+        ("settings_now(root / 'sub' / 'params.yaml', ['train'])", "ds/sub/params.yaml"),
+    ],
+)
+def test_a_folder_that_may_not_be_listed_is_not_left_out(look: str, named: str) -> None:
     """Else a directory would be recorded, and published, without what lies in it; asked as an ordinary user."""
     code = """
 import os, sys
 from pathlib import Path
 import datakit.storage.disk
 from datakit.errors import NotAllowed
-from datakit.version.local import find
+from datakit.version.dvc import Out
+from datakit.version.local import find, glance, settings_now
 if os.getuid() == 0:
     os.seteuid(65534)
+root = Path(sys.argv[1])
 try:
-    print(find(Path(sys.argv[1])))
+    print(eval(sys.argv[2]))
 except NotAllowed as error:
-    print(error.message)
+    print("not allowed:", error.message)
 """
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -92,12 +102,12 @@ except NotAllowed as error:
         (root / "ds" / "a").write_bytes(b"1")
         (root / "ds" / "sub").chmod(0o000)
         try:
-            said = run_code(code, root / "ds")
+            said = run_code(code, root / "ds", look)
         finally:
             (root / "ds" / "sub").chmod(0o700)
 
-    assert "ds/sub" in said
-    assert "Found" not in said
+    assert said.startswith("not allowed:")
+    assert named in said
 
 
 def test_a_record_is_what_dvc_writes(tmp_path: Path) -> None:
