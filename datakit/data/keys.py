@@ -136,7 +136,7 @@ def _broken_rule_of_key(key: str) -> str | None:
         return None
     steps = key.split("/")
     if "." in steps[-1]:
-        return "readers cut a name at its first dot, so a key has none after its last slash"
+        return "readers cut a name at its first dot, so a key has no dot after its last slash"
     if any(step in ("", ".", "..") for step in steps):
         return "it is empty, or a folder in it is empty, `.` or `..`"
     if any(step.startswith("__") and step.endswith("__") for step in steps):

@@ -64,7 +64,8 @@ class PackSettings:
         layout: `stable` keeps small changes small, `sequential` keeps the source's order, `shuffle` mixes all.
         input: What the source holds: `jsonl`, `files` (a sample is the files that share a stem), `parquet`, `csv`,
             `tar`, `hf` (a saved `datasets` directory) or `auto`.
-        key_field: The field of a JSONL record that names it; a record without it is named by a hash of its bytes.
+        key_field: The field of a JSONL record that names it; a record without it is named by a hash of its
+            bytes, and all are where it is empty.
         key: Where a file's name is cut into key and part: at the `first-dot`, the `last-dot`, or before the `known`
             extensions at its end.
         escape: `percent` writes what a key may not hold as %XX; `none` refuses such keys.

@@ -254,7 +254,7 @@ def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
     own = f"{first.hint}; or pack" if first.hint else "Pack"
     skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
     hint = f"{own} the samples anew: datakit pack {shlex.quote(str(root))} DEST --input tar{skip}"
-    what = str(first) if len(troubles) == 1 else f"{listing([str(trouble) for trouble in troubles], 'member')}"
+    what = str(first) if len(troubles) == 1 else listing(troubles, "member")
     return InputError(
         f"{root} cannot be indexed as it is: {what}",
         hint=DAMAGED_TAR if any(trouble.hint == DAMAGED_TAR for trouble in troubles) else hint,

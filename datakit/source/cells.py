@@ -55,7 +55,7 @@ class Cells:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"two columns are called {twice}", hint="Rename one of them", subject=twice)
-        self._key_field = key_field if key_field in names else None
+        self._key_field = key_field if key_field and key_field in names else None
         types = {field.name: _stored(pa, field.type) for field in schema}
         self._media = [name for name, kind in types.items() if _is_media(pa, kind)]
         self._blobs = [name for name, kind in types.items() if _is_blob(pa, kind)]

@@ -20,7 +20,7 @@ from datakit.errors import InputError, printable
 from datakit.source.clashes import clashes
 from datakit.source.files import Files, Kind
 from datakit.source.naming import Naming
-from datakit.source.records import KeyColumn, lacking
+from datakit.source.records import KeyColumn, crowded, lacking
 from datakit.source.troubles import FETCH_AGAIN, Raw, Trouble
 
 
@@ -193,4 +193,6 @@ def _table(
         stamps=np.array([part.stamp for parts in groups for part in parts], np.uint64),
         troubles=troubles,
     )
-    return replace(table, remarks=tuple(lacking([kind.parts for kind in table.kinds], table.kind_of, keys)))
+    together = [kind.parts for kind in table.kinds]
+    told = [look(together, table.kind_of, keys) for look in (lacking, crowded)]
+    return replace(table, remarks=tuple(itertools.chain(*told)))

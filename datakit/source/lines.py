@@ -25,7 +25,7 @@ from datakit.source.clashes import clashes
 from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import changed, open_original
-from datakit.source.records import KeyColumn, Positions, Run, here, rows_of, stretches
+from datakit.source.records import KeyColumn, Positions, Run, first_part, here, rows_of, stretches
 from datakit.source.spans import MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
 from datakit.source.troubles import Raw, Trouble
 from datakit.storage import disk
@@ -204,9 +204,10 @@ def list_lines(
         remarks=(
             *(Note(f"{file.name} is a JSON array; its items are the records") for file in files if file.is_array),
             *(remark for piece in pieces for remark in piece.remarks),
-            *naming.remarks(unnamed, total),
         ),
     )
+    said = naming.remarks(unnamed, total, first=lambda: first_part(lines, JSON_PART))
+    lines = replace(lines, remarks=(*lines.remarks, *said))
     return _without_clashes(lines, drop_twins=drop_twins)
 
 

@@ -14,9 +14,9 @@ from datakit.source.fetching import Fetched
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.lines import list_lines
 from datakit.source.members import joined
-from datakit.source.naming import Naming
+from datakit.source.naming import JSON_PART, KEY_FIELD, Naming
 from datakit.source.originals import version_of
-from datakit.source.records import Records, Run, here
+from datakit.source.records import Records, Run, first_part, here
 from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
@@ -72,9 +72,10 @@ def list_records(
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
         pieces = list(run(list_table, tables))
-        said = naming.remarks(sum(piece.unnamed for piece in pieces), sum(len(piece.keys) for piece in pieces))
+        unnamed, total = sum(piece.unnamed for piece in pieces), sum(len(piece.keys) for piece in pieces)
         records = joined(pieces, troubles=told)
-        records = replace(records, remarks=(*records.remarks, *said))
+        said = naming.remarks(unnamed, total, first=lambda: first_part(records, JSON_PART))
+        records = replace(records, remarks=(*records.remarks, *said, *_hashed(unnamed, total, naming)))
     else:
         found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
         records = list_files(
@@ -90,6 +91,13 @@ def _empty(file: LineFile) -> Trouble:
     if file.is_array:
         return Trouble(file.name, "is an array without items", hint="Write records into it, or move it away")
     return Trouble(file.name, "is empty", hint=FETCH_AGAIN)
+
+
+def _hashed(unnamed: int, total: int, naming: Naming) -> list[Note]:
+    """What is said of a table without the usual column, whose author may not know that it has a name."""
+    if not total or unnamed < total or naming.key_field != KEY_FIELD:
+        return []
+    return [Note(f"no record has the field {KEY_FIELD}: a hash of its content names each (--key-field names another)")]
 
 
 def _left_out(hidden: Sequence[str]) -> list[Note]:

@@ -7,6 +7,7 @@ digest must be the same, or the file's size and time: what has changed in betwee
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
 from datakit.source.files import counts, in_a_shard, sums
 from datakit.source.originals import Version, open_original, version_of
-from datakit.source.records import KeyColumn, Positions, lacking, rows_of
+from datakit.source.records import KeyColumn, Positions, crowded, lacking, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
 
@@ -281,7 +282,8 @@ def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Memb
         said=_all_said(pieces),
     )
     table = _without_clashes(table)
-    return replace(table, remarks=(*table.remarks, *lacking(table.kinds, table.kind_of, table.keys)))
+    told = [look(table.kinds, table.kind_of, table.keys) for look in (lacking, crowded)]
+    return replace(table, remarks=(*table.remarks, *itertools.chain(*told)))
 
 
 def _all_said(pieces: Sequence[Piece]) -> Said | None:

@@ -6,8 +6,11 @@ chosen, what breaks a rule is written as %XX instead (see `stems`), and only wha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import orjson
 
 from datakit.data.keys import NAME_BYTES, check_key, ustar_name
 from datakit.data.stems import KeyRule, cut_name, escaped, unescaped
@@ -20,12 +23,17 @@ KEY_FIELD = "id"
 """The field that names a record where no other is named; whole sources do without it."""
 
 _FIELD_HINT = (
-    "Name another field (--key-field; one that no record has names them by a hash of their bytes), or write what a key "
-    "may not hold as %XX (--escape percent)"
+    "Name another field (--key-field; '' names them by a hash of their bytes), or write what a key may not hold as %XX "
+    "(--escape percent)"
 )
 _NAME_HINT = (
-    "Rename it, cut names elsewhere (--key first-dot), or write what a key may not hold as %XX (--escape percent)"
+    "Write what a key may not hold as %XX (--escape percent), or rename it; --key first-dot makes one sample of all "
+    "files that share what stands before that dot"
 )
+
+
+_MOST_FIELDS = 20
+"""Fields of a record that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ class Naming:
     """How records get their keys.
 
     Attributes:
-        key_field: The field that names a record, where records have fields.
+        key_field: The field that names a record, where records have fields; empty where a hash of its bytes does.
         rule: Where a file's name is cut.
         escape: Whether what a key may not hold is written as %XX.
     """
@@ -64,13 +72,32 @@ class Naming:
             raise InputError(error.message, hint=_FIELD_HINT) from None
         return key
 
-    def remarks(self, unnamed: int, total: int) -> list[Caution]:
+    def field_of(self, record: Mapping[str, Any]) -> Any:
+        """What the field that names a record holds; None where there is none."""
+        return record.get(self.key_field) if self.key_field else None
+
+    def remarks(self, unnamed: int, total: int, *, first: Callable[[], bytes]) -> list[Caution]:
         """What to say where so many of all records lack the field, and get their names from their content.
 
         A source that does without the usual field is nothing to speak of; one that lacks it here and there is.
+
+        Args:
+            unnamed: Records that lack the field.
+            total: All of them.
+            first: Gives the JSON of the first.
+
+        Raises:
+            InputError: None has the field that was named.
         """
-        if not unnamed or (unnamed == total and self.key_field == KEY_FIELD):
+        if not unnamed or not self.key_field or (unnamed == total and self.key_field == KEY_FIELD):
             return []
+        if unnamed == total:
+            fields = ", ".join(f"{name:.40}" for name in [*orjson.loads(first() or b"{}")][:_MOST_FIELDS])
+            raise InputError(
+                f"no record has the field {self.key_field}; the first has {fields}",
+                hint="Name one that all have with --key-field, or '' to name records by a hash of their bytes",
+                subject=self.key_field,
+            )
         some = format_number_of(total, "record")
         lack, are = agree(unnamed, "lacks", "lack"), agree(unnamed, "is", "are")
         return [

@@ -35,6 +35,10 @@ MAX_KEY_BYTES = 255
 _NAMED = 3
 """Records that lack a part and are named."""
 
+MOST_PARTS = 64
+"""Parts of a sample beyond which it is asked whether one key has taken in files that are samples of their own: a camera
+rig or a set of masks has tens, and names that differ behind the cut come by the hundred."""
+
 _ITERATED = 4096
 """Keys that are looked up at once: some megabytes of places."""
 
@@ -249,6 +253,35 @@ def lacking(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys
             verb = agree(len(without), "lacks", "lack")
             rare.append(f"{format_count(len(without))} {verb} {part} ({', '.join(first)})")
     return [Caution(f"of {format_number_of(len(keys), 'sample')}, {', '.join(rare)}")] if rare else []
+
+
+def crowded(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys: KeyColumn) -> list[Caution]:
+    """What to say where a sample has so many parts that its key has surely taken in files of others.
+
+    Args:
+        kinds: Which parts there are together.
+        kind_of: Which of them each record has.
+        keys: The records' names.
+    """
+    sizes = np.array([len(parts) for parts in kinds], np.int64)[kind_of]
+    found = np.flatnonzero(sizes > MOST_PARTS)
+    if not len(found):
+        return []
+    (first,) = keys.take(found[:1])
+    said = f"sample {first} has {format_count(int(sizes[found[0]]))} parts: all files whose names begin alike"
+    more = f"; {format_number_of(len(found), 'sample')} have more than {MOST_PARTS}" if len(found) > 1 else ""
+    hint = "If each of them is a sample, cut names elsewhere: --key known --escape percent"
+    return [Caution(f"{said}{more}", hint=hint)]
+
+
+def first_part(table: Records, part: str) -> bytes:
+    """The bytes that the first record of a table has for a part; none where it has no such part.
+
+    Raises:
+        InputError: The source is not what it was when it was listed.
+    """
+    (sample,) = table.take(np.zeros(1, np.int64)).samples()
+    return bytes(sample.parts.get(part, b""))
 
 
 def rows_of(table: npt.NDArray[np.uint8], positions: Positions) -> list[bytes]:

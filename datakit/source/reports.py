@@ -70,7 +70,7 @@ def settle(
         disk.make_dirs(dest.parent)
         disk.write_atomic(report, b"".join(map(_line, troubles)))
     if len(troubles) > max_errors:
-        places = listing([str(trouble) for trouble in troubles], "offender", limit=max_errors)
+        places = listing(troubles, "offender", limit=max_errors)
         raise InputError(
             f"{places} cannot be packed, which --max-errors {max_errors} does not allow",
             hint="Mend them, or allow more"

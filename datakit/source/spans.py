@@ -218,7 +218,7 @@ def _key_of(data: bytes, naming: Naming) -> str | None:
     if not isinstance(value, dict):
         found = _JSON_KINDS.get(type(value), "null")
         raise InputError(f"{found}, not a JSON object", hint="Write one object a line")
-    key = value.get(naming.key_field)
+    key = naming.field_of(value)
     return None if key is None else naming.key_of(key)
 
 

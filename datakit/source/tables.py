@@ -195,7 +195,7 @@ def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
             for values in reader:
                 begins, line = line, reader.line_num + 1
                 if values:
-                    yield begins, _csv_row(header, values, task.naming.key_field)
+                    yield begins, _csv_row(header, values, task.naming)
         except (csv.Error, UnicodeDecodeError) as error:
             said = str(error)
             if isinstance(error, UnicodeDecodeError):  # of a stretch that was decoded ahead
@@ -225,11 +225,11 @@ def _check_header(name: str, header: Sequence[str]) -> None:
         )
 
 
-def _csv_row(header: Sequence[str], values: Sequence[str], key_field: str) -> Row:
+def _csv_row(header: Sequence[str], values: Sequence[str], naming: Naming) -> Row:
     if len(values) != len(header):
         return Row(None, {}, f"it has {format_number_of(len(values), 'field')}, the header {len(header)}")
     row = dict(zip(header, values, strict=True))
-    return Row(row.get(key_field), {JSON_PART: orjson.dumps(row)})
+    return Row(naming.field_of(row), {JSON_PART: orjson.dumps(row)})
 
 
 @dataclass

@@ -26,6 +26,9 @@ _SHOWN = 3
 _SHOWN_LETTERS = 80
 """Letters of each."""
 
+_SHOWN_PROBLEM = 140
+"""Letters of what is wrong: it may begin with a name, and ends with a reason, of which none is longer than 110."""
+
 _HINTS = 2
 """Different hints that an error gives: those that most offenders share."""
 
@@ -79,17 +82,17 @@ def refusal(troubles: Sequence[Trouble], *, limit: int | None = None) -> InputEr
         return InputError(str(first), hint=first.hint, subject=first.where)
     hints = Counter(trouble.hint for trouble in troubles if trouble.hint).most_common(_HINTS)
     return InputError(
-        f"{listing([str(trouble) for trouble in troubles], 'offender', limit=limit)} cannot be packed",
+        f"{listing(troubles, 'offender', limit=limit)} cannot be packed",
         hint=". ".join([*(hint for hint, _ in hints), "Or leave them out: --on-error skip"]),
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 
 
-def listing(items: Sequence[str], noun: str, *, limit: int | None = None) -> str:
+def listing(items: Sequence[Trouble | str], noun: str, *, limit: int | None = None) -> str:
     """Items as a phrase: how many, the first three, how many more.
 
     Args:
-        items: What is listed.
+        items: What is listed; of an offender its place is cut where it is long, and never what is wrong with it.
         noun: What it is, one of it.
         limit: With more items than these, it is not known how many there are.
     """
@@ -100,6 +103,10 @@ def listing(items: Sequence[str], noun: str, *, limit: int | None = None) -> str
     return f"{format_number_of(len(items), noun)} ({said}{more})"
 
 
-def _cut(item: str) -> str:
-    """An item without its middle, where it is long: the place stands at the start, what is wrong at the end."""
+def _cut(item: Trouble | str) -> str:
+    """An item without its middle, where it is long."""
+    if isinstance(item, Trouble):
+        problem = item.problem
+        whole = len(problem) <= _SHOWN_PROBLEM
+        return f"{_cut(item.where)}: {problem if whole else f'{problem[:27]}...{problem[30 - _SHOWN_PROBLEM :]}'}"
     return item if len(item) <= _SHOWN_LETTERS else f"{item[:45]}...{item[3 + 45 - _SHOWN_LETTERS :]}"

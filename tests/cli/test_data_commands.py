@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from datakit.data.manifest import Manifest
+from datakit.storage.commit import read_manifest
 from support.cli import datakit, datakit_process, environment, start
 from support.packing import raw_lines, samples_of, tree, write_lines, write_pairs
 from support.tokens import tiny_tokenizer
@@ -276,7 +277,7 @@ def test_commands_leave_each_others_datasets_alone(raw: Path) -> None:
 
 @pytest.mark.parametrize("name", ["raw.jsonl", "raw.csv"])
 def test_records_without_their_field_are_told(raw: Path, name: str) -> None:
-    """The field that was named is in none, or the usual one only here and there; a source without the usual is fine."""
+    """A field that was named is in none: refused; the usual one only here and there: told. Without it a hash names."""
     header = b"id,a,b\n" if name == "raw.csv" else b""
     rows = [b"x,1,2", b"y,3,4"] if header else [b'{"id": "x", "a": 1}', b'{"a": 2}', b'{"a": 3}']
     Path(name).write_bytes(header + b"\n".join(rows))
@@ -285,13 +286,17 @@ def test_records_without_their_field_are_told(raw: Path, name: str) -> None:
     usual = datakit("pack", name, "usual", "--json")
     Path(name).write_bytes((header + b"\n".join(rows)).replace(b"id", b"no"))
     none = datakit("pack", name, "none", "--json")
+    hashed = datakit("pack", name, "hashed", "--key-field", "", "--json")
 
-    total = len(rows)
-    said = f"{total} of {total} records lack the field nosuch and are named by content"
-    assert [one["message"] for one in named.json["cautions"]] == [said]
+    fields = "id, a, b" if header else "id, a"
+    assert (named.code, named.json["error"]["subject"]) == (1, "nosuch")
+    assert named.json["error"]["message"] == f"no record has the field nosuch; the first has {fields}"
     some = [] if header else ["2 of 3 records lack the field id and are named by content"]
     assert [one["message"] for one in usual.json["cautions"]] == some
-    assert none.json["cautions"] == []
+    assert none.json["cautions"] == hashed.json["cautions"] == []
+    assert ("no record has the field id" in none.stderr) == bool(header)
+    assert "no record has the field" not in hashed.stderr
+    assert read_manifest(Path("hashed")).contents.content_digest == read_manifest(Path("none")).contents.content_digest
 
 
 def test_a_derived_size_is_explained_once(raw: Path) -> None:

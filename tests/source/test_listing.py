@@ -49,10 +49,40 @@ def test_names_are_cut_as_the_naming_says(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'a\.b\.c' cannot be a sample's key") as caught:
         listed(root)
 
-    assert "--key first-dot" in str(caught.value.hint)
-    assert "--escape percent" in str(caught.value.hint)
+    hint = str(caught.value.hint)
+    assert 0 <= hint.index("--escape percent") < hint.index("--key first-dot")
     assert list(listed(root, naming=Naming(rule="first-dot")).keys) == ["a"]
     assert list(listed(root, naming=Naming(escape="percent")).keys) == ["a%2Eb%2Ec"]
+
+
+def test_of_a_long_name_the_middle_is_cut_and_never_the_reason(tmp_path: Path) -> None:
+    """What is wrong stands whole behind each of several names."""
+    root = tmp_path / "raw"
+    root.mkdir()
+    names = [f"Cats and {'many ' * 20}dogs v1.{number:04d}.jpg" for number in range(2)]
+    for name in names:
+        (root / name).write_bytes(b"x")
+
+    with pytest.raises(InputError) as caught:
+        listed(root)
+
+    assert caught.value.message.count("a key has no dot after its last slash") == 2
+    assert f"{names[0][:45]}..." in caught.value.message
+
+
+def test_a_key_that_takes_in_a_hundred_files_is_told(tmp_path: Path) -> None:
+    """Cut at the first dot, `photo.v1.0001.jpg` and all its neighbours are one sample; a rig of 64 cameras is fine."""
+    for stem, number in (("photo", 65), ("rig", 64)):
+        root = tmp_path / stem
+        root.mkdir()
+        for one in range(number):
+            (root / f"{stem}.v1.{one:04d}.jpg").write_bytes(b"x")
+
+    told = [listed(tmp_path / stem, naming=Naming(rule="first-dot")).remarks for stem in ("photo", "rig")]
+
+    assert [remark.message for remark in told[0]] == ["sample photo has 65 parts: all files whose names begin alike"]
+    assert "--escape percent" in str(told[0][0].hint)  # type: ignore[union-attr]  # a caution, which has one
+    assert list(told[1]) == []
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
