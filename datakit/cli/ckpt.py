@@ -59,14 +59,16 @@ def _add_verify(ckpt: typer.Typer) -> None:
             from datakit.errors import IntegrityError
             from datakit.storage.access import local_path
             from datakit.train.shelf import look
+            from datakit.units import agree
 
             run = local_path(place)
             held = look(run, quick=False)
             session.show(held, lambda: _table(held))
             bad = [one for one in held if one.problem]
             if bad:
+                are = agree(len(bad), "is", "are")
                 raise IntegrityError(
-                    f"{len(bad)} of {len(held)} commits of {run} are damaged: {bad[0].problem}",
+                    f"{len(bad)} of {len(held)} commits of {run} {are} damaged: {bad[0].problem}",
                     hint="The next training sets them aside and goes on from the one before",
                     subject=bad[0].name,
                 )

@@ -134,8 +134,13 @@ def _splits(words: list[str] | None) -> dict[str, int] | None:
     splits = {}
     for word in words:
         name, sign, weight = word.partition("=")
-        if not sign or not weight.isascii() or not weight.isdigit() or name in splits:
-            raise UsageError(f"--split {word} is not NAME=WEIGHT, each name once", hint="Write --split train=95")
+        if not (name and sign):
+            raise UsageError(f"--split {word} is not NAME=WEIGHT", hint="Write --split train=95")
+        if not weight.isascii() or not weight.isdigit():
+            hint = f"Write weights that stand in that proportion: --split {name}=95 --split held-out=5"
+            raise UsageError(f"--split {word}: a weight is a whole number", hint=hint, subject=word)
+        if name in splits:
+            raise UsageError(f"--split {name} is given twice", hint="Give each name once", subject=word)
         splits[name] = int(weight)
     return splits
 

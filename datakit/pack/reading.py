@@ -239,9 +239,10 @@ class _Search:
         for shard, index in view.indexes([s for s in view.contents.shards if s.name not in self.seen]):
             if (row := self._look(shard, index)) is not None:
                 return shard, row
+        escaped = "Its keys are escaped, a dot is %2E. " if view.contents.pack.get("escape") == "percent" else ""
         raise NotFound(
             f"{view.where} has no sample {self._key!r}",
-            hint=f"See some that it has: datakit inspect {shlex.quote(str(view.where))} --show 10",
+            hint=f"{escaped}See some that it has: datakit inspect {shlex.quote(str(view.where))} --show 10",
             subject=self._key,
         )
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datakit.data.keys import key_hash
-from datakit.errors import NotFound, printable
+from datakit.errors import printable
 from datakit.source.originals import Version, changed, changed_ns, reading
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
+from datakit.storage.absent import not_there
 from datakit.storage.objects import no_file
 
 _DVC_CACHE = re.compile(r"/files/md5/[0-9a-f]{2}/[0-9a-f]{30}(?:\.dir)?$")
@@ -77,7 +78,7 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
         try:
             status = root.stat()
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"{root} is not there", hint="Look at the path", subject=str(root)) from None
+            raise not_there(root) from None
         if root.is_file():
             tree.files.append(_file(root.name, str(root), status, fingerprints=fingerprints))
             return tree

@@ -67,7 +67,7 @@ class Trouble:
     file: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+        return _sentence(self.where, self.problem)
 
 
 def refusal(troubles: Sequence[Trouble], *, limit: int | None = None) -> InputError:
@@ -107,6 +107,11 @@ def _cut(item: Trouble | str) -> str:
     """An item without its middle, where it is long."""
     if isinstance(item, Trouble):
         problem = item.problem
-        whole = len(problem) <= _SHOWN_PROBLEM
-        return f"{_cut(item.where)}: {problem if whole else f'{problem[:27]}...{problem[30 - _SHOWN_PROBLEM :]}'}"
+        if len(problem) > _SHOWN_PROBLEM:
+            problem = f"{problem[:27]}...{problem[30 - _SHOWN_PROBLEM :]}"
+        return _sentence(_cut(item.where), problem)
     return item if len(item) <= _SHOWN_LETTERS else f"{item[:45]}...{item[3 + 45 - _SHOWN_LETTERS :]}"
+
+
+def _sentence(where: str, problem: str) -> str:
+    return f"{where}{' ' if problem.startswith('is ') else ': '}{problem}"

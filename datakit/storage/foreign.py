@@ -262,5 +262,6 @@ def _not_installed(library: str, asked: Asked) -> DatakitError:
 def unknown_scheme(place: str, url: str, *, known: Iterable[str]) -> UsageError:
     """The error of a URL that no store here and no file system of fsspec answers to."""
     accepted = ", ".join(f"{name}://" for name in known)
-    hint = f"It knows {accepted}, paths, and to read from what fsspec knows"
+    store = f"stores: {{{url.partition('://')[0]}: {{url: s3://BUCKET, endpoint_url: https://HOST}}}}"
+    hint = f"It knows {accepted}, paths, and to read from what fsspec knows; or name a store so in params.yaml: {store}"
     return UsageError(f"{place} has a scheme that datakit does not know", hint=hint, subject=url)

@@ -224,6 +224,9 @@ class Project:
         where = self.root / DVC_DIR / "config"
         if name is None:
             hint = "Name one: --remote URL, or dvc remote add --default NAME URL"
+            if not where.parent.is_dir():
+                message = f"{self.root} lies in no project of DVC, whose remote could be meant"
+                raise NotFound(message, hint=f"Run dvc init where the project begins. {hint}", subject=str(self.root))
             raise NotFound(f"{where} names no default remote", hint=hint, subject=str(where))
         values = self.remotes.get(name)
         if values is None or "url" not in values:

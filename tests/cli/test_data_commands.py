@@ -89,14 +89,15 @@ def test_pack_says_who_asked_for_splits(raw: Path) -> None:
         (["raw.jsonl", "ds", "--shard-size", "huge"], 2, "'huge' is not a size"),
         (["raw.jsonl", "ds", "--layout", "random"], 2, "layout"),
         (["raw.jsonl", "ds", "--split", "train"], 2, "--split train is not NAME=WEIGHT"),
-        (["raw.jsonl", "ds", "--split", "a=1", "--split", "a=2"], 2, "each name once"),
-        (["raw.jsonl", "ds", "--split", "a=-1"], 2, "not NAME=WEIGHT"),
+        (["raw.jsonl", "ds", "--split", "a=1", "--split", "a=2"], 2, "--split a is given twice"),
+        (["raw.jsonl", "ds", "--split", "train=0.95"], 2, "--split train=0.95: a weight is a whole number"),
+        (["raw.jsonl", "ds", "--split", "a=-1"], 2, "a weight is a whole number"),
         (["raw.jsonl", "s3://bucket/ds"], 2, "not to s3://bucket/ds"),
         (["raw.jsonl", "ds", "--workers", "0"], 2, "--workers is 0\nhint: It must be 1 or more"),
         (["bad.jsonl", "ds"], 1, "bad.jsonl:2: not JSON"),
         (["array.jsonl", "ds"], 1, "array.jsonl[0]: a number, not a JSON object"),
         (["twice.jsonl", "ds"], 1, "twice.jsonl:2: its key a is that of twice.jsonl:1"),
-        (["empty.jsonl", "ds"], 1, "empty.jsonl: is empty"),
+        (["empty.jsonl", "ds"], 1, "empty.jsonl is empty"),
         (["raw.jsonl", "full"], 3, "full holds files that no manifest names"),
     ],
 )
@@ -297,6 +298,18 @@ def test_records_without_their_field_are_told(raw: Path, name: str) -> None:
     assert ("no record has the field id" in none.stderr) == bool(header)
     assert "no record has the field" not in hashed.stderr
     assert read_manifest(Path("hashed")).contents.content_digest == read_manifest(Path("none")).contents.content_digest
+
+
+def test_a_name_with_dots_is_told_how_its_key_was_written(raw: Path) -> None:
+    """Who asks for a file by its own name cuts it elsewhere than a dataset of escaped keys did."""
+    (raw.parent / "cats").mkdir()
+    (raw.parent / "cats" / "photo.v1.jpg").write_bytes(b"x")
+    datakit("pack", "cats", "ds", "--escape", "percent")
+
+    answer = datakit("cat", "ds", "photo.v1.jpg")
+
+    assert answer.code == 2
+    assert "Its keys are escaped, a dot is %2E" in answer.stderr
 
 
 def test_a_derived_size_is_explained_once(raw: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_path_that_is_not_there(clean_room: Path) -> None:
     """Packing what is not there is wrong usage and makes nothing."""
     answer = datakit("pack", "gone.jsonl", "data")
 
-    assert told(answer) == (2, "error: gone.jsonl is not there\nhint: Look at the path\n")
+    assert told(answer) == (2, "error: gone.jsonl is not there\nhint: Look at the path: ls .\n")
     assert names(clean_room) == set()
 
 
@@ -64,7 +64,7 @@ def test_an_empty_input(clean_room: Path) -> None:
 
     answer = datakit("pack", "raw.jsonl", "data")
 
-    assert told(answer) == (1, "error: raw.jsonl: is empty\nhint: Fetch it again, or move it away\n")
+    assert told(answer) == (1, "error: raw.jsonl is empty\nhint: Fetch it again, or move it away\n")
     assert names(clean_room) == {"raw.jsonl"}
 
 

@@ -304,7 +304,7 @@ def test_gzipped_lines_give_the_same_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"", r": is empty\."), (b"\n\n", " is empty: it holds no records"), (b"  \n", " is empty: it holds no records")],
+    [(b"", r" is empty\."), (b"\n\n", " is empty: it holds no records"), (b"  \n", " is empty: it holds no records")],
 )
 def test_an_empty_input_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
     """No files, no lines, only blank lines: a dataset of nothing is a mistake."""

@@ -159,7 +159,7 @@ def test_the_last_ending_says_what_separates(tmp_path: Path, name: str, separato
         (b'id,a\nx,"1\n', r"x\.csv cannot be read from line 2 on: unexpected end of data"),
         (b"id,a\nx,caf\xe9\n", r"x\.csv cannot be read from line 2 on: it is not UTF-8"),
         (b"id,a\n" + b"x,1\n" * 9000 + b"x,\xff\n", r"x\.csv cannot be read from line 9002 on: it is not UTF-8"),
-        (b"", r"x\.csv: is empty"),
+        (b"", r"x\.csv is empty"),
         (b"id,a\n", r"is empty: it holds no records"),
     ],
 )

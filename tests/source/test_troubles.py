@@ -20,7 +20,7 @@ def test_many_offenders_are_three_and_a_number() -> None:
 
     error = refusal(troubles)
 
-    assert error.message == ("15 offenders (f0: is empty, f1: is empty, f2: is empty, and 12 more) cannot be packed")
+    assert error.message == ("15 offenders (f0 is empty, f1 is empty, f2 is empty, and 12 more) cannot be packed")
     assert error.hint == "Fetch it again. Remove it. Or leave them out: --on-error skip"
     assert error.subject == [f"f{n}" for n in range(10)]
 
@@ -31,7 +31,7 @@ def test_where_looking_ended_there_may_be_more() -> None:
 
     assert refusal(troubles, limit=1001).message.startswith("1,001 offenders (")
     assert refusal(troubles, limit=1000).message == (
-        "more than 1,000 offenders (f0: is empty, f1: is empty, f2: is empty, ...) cannot be packed"
+        "more than 1,000 offenders (f0 is empty, f1 is empty, f2 is empty, ...) cannot be packed"
     )
 
 

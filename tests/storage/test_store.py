@@ -98,6 +98,7 @@ def test_a_session_token_of_the_environment_is_not_sent_with_other_keys(
         ("s3://b/x", {"s3": StoreOptions(url="s3://other")}, "cannot be named s3"),
         ("cold://x", {"cold": StoreOptions(url="gs://b", region="r")}, "region, which gs:// does not take"),
         ("s4://host/x", {}, "does not know"),
+        ("r2://b/x", {}, "in params.yaml: stores: .r2: .url: s3://BUCKET"),
         ("s3://", {}, "names no bucket"),
         ("s3:///x", {}, "names no bucket"),
         ("s3:/b/x", {}, "s3:/b/x is no URL: s3:// has two slashes"),

@@ -136,6 +136,9 @@ def test_the_only_remote_is_the_default_one(tmp_path: Path) -> None:
     assert Project.at(root).remote("b").url == "s3://b"
     with pytest.raises(NotFound, match="no default remote"):
         Project.at(root).remote()
+    with pytest.raises(NotFound, match="lies in no project of DVC") as caught:
+        Project.at(tmp_path).remote()
+    assert str(caught.value.hint).startswith("Run dvc init")
     with pytest.raises(NotFound, match="no remote c"):
         Project.at(root).remote("c")
 
