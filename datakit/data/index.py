@@ -89,9 +89,7 @@ class Index:
             raise _damaged(f"it is not a datakit index: {error}") from None
         number = (table.schema.metadata or {}).get(FORMAT_KEY)
         if number not in FORMATS_READ:
-            raise UsageError(
-                f"the index has format {number!r}; this datakit reads 1", hint="Upgrade: pip install --upgrade datakit"
-            )
+            raise UsageError(f"the index has format {number!r}; this datakit reads 1", hint="Use a newer datakit")
         index = cls(table)
         index._check_columns()
         return index

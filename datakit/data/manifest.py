@@ -168,7 +168,7 @@ class Manifest:
             accepted = f"{FORMATS_READ[0]} to {FORMATS_READ[-1]}"
             raise UsageError(
                 f"the manifest has format {value['format']!r}; this datakit reads {accepted}",
-                hint="Upgrade: pip install --upgrade datakit",
+                hint="Use a newer datakit",
                 subject=value["format"],
             )
         if set(value) != _FIELDS or value["kind"] not in get_args(Kind):

@@ -222,7 +222,7 @@ def _judge_libraries(requirements: Sequence[Requirement]) -> Iterable[Finding]:
     for extra in dict.fromkeys(requirement.extra for requirement in requirements):
         asked = [requirement for requirement in requirements if requirement.extra == extra]
         name = "core" if extra is None else f"extra {extra}"
-        install = "pip install --upgrade " + ("datakit" if extra is None else f"'datakit[{extra}]'")
+        install = "pip install " + ("datakit" if extra is None else f"'datakit[{extra}]'")
         here = ", ".join(f"{each.library} {each.version}" for each in asked if each.version)
         lacking = [
             each for each in asked if each.version is None or _number_of(each.version) < _number_of(each.minimum)

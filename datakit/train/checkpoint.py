@@ -113,7 +113,7 @@ class State:
             value = json.loads(data)
             if value["format"] != STATE_FORMAT:
                 message = f"{where} has format {value['format']!r}; this datakit reads {STATE_FORMAT}"
-                raise UsageError(message, hint="Upgrade: pip install --upgrade datakit")
+                raise UsageError(message, hint="Use a newer datakit")
             return cls(
                 step=int(value["step"]),
                 cursor=Cursor.from_json(value["cursor"]),

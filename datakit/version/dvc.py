@@ -252,7 +252,7 @@ class Lock:
             raise InputError(f"{where} is not a dvc.lock", hint=_AGAIN, subject=where)
         if value.get("schema") != SCHEMA:
             found = value.get("schema", "1.0, of DVC 1")
-            hint = "Remove it and let DVC 3 write it: dvc repro; or upgrade: pip install --upgrade datakit"
+            hint = "Remove it and let DVC 3 write it: dvc repro; or use a newer datakit"
             raise UsageError(f"{where} has schema {found}; this datakit reads {SCHEMA}", hint=hint, subject=where)
         if not isinstance(value.get("stages", {}), Mapping):
             raise InputError(f"{where} is not a dvc.lock: its stages are no mapping", hint=_AGAIN, subject=where)

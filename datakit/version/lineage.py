@@ -128,7 +128,7 @@ def parse_lineage(data: bytes, *, where: str) -> dict[str, Any]:
     """
     lineage = _parse_json(data, where, hint=mend_hint(where.rpartition("/")[0] or "."))
     if lineage.get("schema") != SCHEMA:
-        found, hint = lineage.get("schema"), "Upgrade: pip install --upgrade datakit"
+        found, hint = lineage.get("schema"), "Use a newer datakit"
         raise UsageError(f"{where} has schema {found!r}; this datakit reads {SCHEMA}", hint=hint, subject=where)
     return lineage
 

@@ -132,7 +132,7 @@ def test_one_with_a_member_missing_or_of_a_newer_format_is_passed_over(
     newer = pulled.skipped[0].caution("run")
     assert newer.message.startswith("run/step-00000030 cannot be read here and is passed over: ")
     assert "999" in newer.message
-    assert newer.hint == "Upgrade: pip install --upgrade datakit"
+    assert newer.hint == "Use a newer datakit"
     assert "step-00000020/state is missing" in pulled.skipped[1].error.message
     assert os.listdir(tmp_path / "here") == ["step-00000010"]
 

@@ -650,7 +650,7 @@ def test_a_copy_that_only_a_newer_datakit_reads_is_no_trouble_of_the_run(
 
     assert (told.code, told.json["result"]["unpublished"]) == (0, {})
     assert [(said["message"].split(":")[0], said["hint"]) for said in told.json["cautions"]] == [
-        (f"{cold}/step-00000020 cannot be read here and is passed over", "Upgrade: pip install --upgrade datakit")
+        (f"{cold}/step-00000020 cannot be read here and is passed over", "Use a newer datakit")
     ]
     assert (manifest.read_bytes(), (run / "write-back" / "step-00000020.json").exists()) == (before, False)
 
