@@ -39,7 +39,7 @@ from datakit.pack.writing import Totals
 from datakit.source.scan import local_directory
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
-from datakit.storage.commit import NEXT_NAME, commit, lock_path, parse_manifest, read_manifest, refuse_inside
+from datakit.storage.commit import NEXT_NAME, commit, lock_path, manifest_at, parse_manifest, refuse_inside
 from datakit.storage.links import link_or_copy
 from datakit.units import agree, format_number_of
 
@@ -181,10 +181,7 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
     refuse_inside(final)
     if final.exists() and not final.is_dir():
         raise Refused(f"{final} is not a directory", hint="Name another place", subject=str(final))
-    try:
-        previous = read_manifest(final) if final.is_dir() else None
-    except NotFound:
-        previous = None
+    previous = manifest_at(final)
     if previous is not None and not (previous.kind == "dataset" and previous.contents.pack.get("foreign")):
         hint = f"It needs no index: datakit verify {shlex.quote(str(final))}"
         raise Refused(f"{final} holds the {previous.kind} {previous.name}", hint=hint, subject=str(final))

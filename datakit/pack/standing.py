@@ -21,13 +21,13 @@ from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash
 from datakit.data.manifest import Manifest
-from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
+from datakit.errors import DatakitError, InputError, IntegrityError, Refused
 from datakit.events import Caution, OnEvent
 from datakit.pack.planning import PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, task_of
 from datakit.pack.writing import BuiltShard, Totals
 from datakit.source.records import KeyColumn
-from datakit.storage.commit import check_place, read_manifest
+from datakit.storage.commit import check_place, manifest_at
 from datakit.storage.disk import map_file
 from datakit.units import format_number_of
 
@@ -242,8 +242,10 @@ def _folders(dest: Path) -> list[Path]:
 def _is_of_pack(path: Path, split: str | None) -> bool:
     """Whether a dataset stands there that a pack made as this split (None: one made without splits)."""
     try:
-        manifest = read_manifest(path)
-    except (NotFound, InputError, IntegrityError):  # nothing, a torn one, or a manifest.json of others
+        manifest = manifest_at(path)
+    except (InputError, IntegrityError):  # a torn one, or a manifest.json of others
+        return False
+    if manifest is None:
         return False
     pack = manifest.about.get("pack")
     return manifest.kind == "dataset" and isinstance(pack, dict) and "split" in pack and pack["split"] == split

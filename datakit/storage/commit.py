@@ -196,11 +196,10 @@ def check_place(final: Path, *, kind: Kind, name: str) -> Manifest | None:
             raise Refused(f"{final} is {what}", hint="Name another place", subject=str(final))
         if not final.exists() or not any(final.iterdir()):
             return None
-    try:
-        previous = read_manifest(final)
-    except NotFound:
+    previous = manifest_at(final)
+    if previous is None:
         message = f"{final} holds files that no manifest names"
-        raise Refused(message, hint="Name an empty or a new directory", subject=str(final)) from None
+        raise Refused(message, hint="Name an empty or a new directory", subject=str(final))
     if (previous.kind, previous.name) != (kind, name):
         message = f"{final} holds the {previous.kind} {previous.name}, not the {kind} {name}"
         raise Refused(message, hint="Name another directory, or remove this one", subject=str(final))
@@ -215,9 +214,11 @@ def refuse_inside(final: Path) -> None:
     """
     for folder in Path(os.path.realpath(final)).parents:
         try:
-            manifest = read_manifest(folder)
+            manifest = manifest_at(folder)
         except (DatakitError, OSError):
-            continue  # none, another program's, or not ours to read
+            continue  # another program's, or not ours to read
+        if manifest is None:
+            continue
         inside = f"inside the {manifest.kind} {manifest.name}, a commit at {folder}"
         raise Refused(f"{final} lies {inside}", hint="Name a place beside it", subject=str(final))
 
@@ -287,10 +288,24 @@ def read_manifest(directory: Path) -> Manifest:
         InputError: It is a file, or what stands there is another program's.
         IntegrityError: The manifest is torn, or contradicts itself.
     """
+    manifest = manifest_at(directory)
+    if manifest is None:
+        with disk.at_door(directory):
+            raise no_commit(Path(directory))
+    return manifest
+
+
+def manifest_at(directory: Path) -> Manifest | None:
+    """The same, or None where there is none; who only wants to know does not pay for a look at what lies there instead.
+
+    Raises:
+        InputError: What stands there is another program's.
+        IntegrityError: The manifest is torn, or contradicts itself.
+    """
     path = Path(directory) / MANIFEST_NAME
     with disk.at_door(path):
         if not path.is_file():
-            raise no_commit(path.parent)
+            return None
         data = path.read_bytes()
     return parse_manifest(data, where=str(path))
 

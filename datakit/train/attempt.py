@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.order import Cursor
-from datakit.errors import InputError, IntegrityError, NotFound, Refused, UsageError
+from datakit.errors import InputError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage import disk
 from datakit.storage.access import SCHEMES
-from datakit.storage.commit import read_manifest, refuse_inside
+from datakit.storage.commit import manifest_at, refuse_inside
 from datakit.train.checkpoint import Checkpoint, load_checkpoint, restore
 from datakit.train.identity import check_differences, check_fetched
 from datakit.train.launch import check_alone
@@ -304,8 +304,10 @@ def check_place(run: Path) -> None:
     if run.exists() and not run.is_dir():
         raise Refused(f"{run} is not a directory, and a run is one", hint=hint, subject=str(run))
     refuse_inside(run)
-    with contextlib.suppress(NotFound, InputError):  # no commit, or another program's manifest.json
-        manifest = read_manifest(run)
+    manifest = None
+    with contextlib.suppress(InputError):  # another program's manifest.json
+        manifest = manifest_at(run)
+    if manifest is not None:
         message = f"{run} is the {manifest.kind} {manifest.name}, a commit, which holds what its manifest names"
         raise Refused(message, hint=hint, subject=str(run))
     with disk.at_door(run):

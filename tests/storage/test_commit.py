@@ -18,6 +18,7 @@ from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, Staging, commit, lock_path, read_manifest, verify_commit
+from datakit.storage.objects import LocalStore
 from support.process import kill, run_code, start_code
 
 
@@ -574,6 +575,20 @@ print(json.dumps(said))
         finally:
             (root / "closed").chmod(0o700)
     return said
+
+
+def test_a_commit_does_not_look_into_the_folders_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies around a new place is nobody's business: a home directory has thousands of folders."""
+    for number in range(5):
+        (tmp_path / "home" / f"folder-{number}").mkdir(parents=True)
+    listed: list[str] = []
+    real = LocalStore.folders
+    monkeypatch.setattr(LocalStore, "folders", lambda store, prefix: listed.append(store.url) or real(store, prefix))
+
+    make(tmp_path / "home" / "deep" / "ds", a=b"one")
+    make(tmp_path / "home" / "deep" / "ds", a=b"one", b=b"two")
+
+    assert listed == []
 
 
 @pytest.mark.parametrize("look", CLOSED)
