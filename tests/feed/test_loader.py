@@ -25,6 +25,7 @@ from datakit.data.order import Cursor
 from datakit.feed.dataset import Dataset, Item
 from datakit.feed.loader import Batch, Ragged, as_bytes
 from support.cli import environment
+from support.process import halt
 from support.tiny import text_samples, write_dataset
 
 COUNT = 31
@@ -422,7 +423,7 @@ def test_a_wait_for_a_stopped_worker_can_be_given_up(dataset: Dataset) -> None:
     loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity, on_wait=give_up)
     before = multiprocessing.active_children()
     batches = iter(loader)
-    os.kill(next(batches), signal.SIGSTOP)
+    halt(next(batches))
 
     with pytest.raises(GiveUp):
         list(batches)
@@ -443,7 +444,7 @@ def test_sigterm_is_heard_while_a_later_epoch_begins(dataset: Dataset) -> None:
 
     loader = Loader(dataset, batch_size=2, num_workers=1, collate=worker_identity, on_wait=look)
     worker, *_ = loader
-    os.kill(worker, signal.SIGSTOP)
+    halt(worker)
 
     with pytest.raises(GiveUp):
         list(loader)
@@ -456,7 +457,7 @@ class Stopping:
     """Stops the worker that made it while the trainer takes it over."""
 
     def __reduce__(self) -> Any:
-        return os.kill, (os.getpid(), signal.SIGSTOP)
+        return halt, (os.getpid(),)
 
 
 def stopping_then_tensor(items: list[Item]) -> list[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,14 @@ def start_code(code: str, *arguments: object) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline()
     return process
+
+
+def halt(pid: int) -> None:
+    """Stop a process, and wait until each of its threads has: a signal takes its time on a busy machine."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+        time.sleep(0.001)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
