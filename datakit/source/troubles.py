@@ -8,7 +8,7 @@ source, however many workers list it, because troubles come in the source's orde
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from datakit.errors import InputError
@@ -28,6 +28,9 @@ _SHOWN_LETTERS = 80
 
 _SHOWN_PROBLEM = 140
 """Letters of what is wrong: it may begin with a name, and ends with a reason, of which none is longer than 110."""
+
+_SHOWN_AGAIN = 48
+"""Letters of what is wrong, without a reason that was just given: a short name and what it cannot be."""
 
 _HINTS = 2
 """Different hints that an error gives: those that most offenders share."""
@@ -92,25 +95,35 @@ def listing(items: Sequence[Trouble | str], noun: str, *, limit: int | None = No
     """Items as a phrase: how many, the first three, how many more.
 
     Args:
-        items: What is listed; of an offender its place is cut where it is long, and never what is wrong with it.
+        items: What is listed; of an offender its place is cut where it is long, and never why it is one. A reason
+            that is the one before it is not said again.
         noun: What it is, one of it.
         limit: With more items than these, it is not known how many there are.
     """
-    said = ", ".join(map(_cut, items[:_SHOWN]))
+    said = ", ".join(_said(items[:_SHOWN]))
     if limit is not None and len(items) > limit:
         return f"more than {format_number_of(limit, noun)} ({said}, ...)"
     more = f", and {format_count(len(items) - _SHOWN)} more" if len(items) > _SHOWN else ""
     return f"{format_number_of(len(items), noun)} ({said}{more})"
 
 
-def _cut(item: Trouble | str) -> str:
-    """An item without its middle, where it is long."""
-    if isinstance(item, Trouble):
-        problem = item.problem
-        if len(problem) > _SHOWN_PROBLEM:
-            problem = f"{problem[:27]}...{problem[30 - _SHOWN_PROBLEM :]}"
-        return _sentence(_cut(item.where), problem)
-    return item if len(item) <= _SHOWN_LETTERS else f"{item[:45]}...{item[3 + 45 - _SHOWN_LETTERS :]}"
+def _said(items: Iterable[Trouble | str]) -> Iterator[str]:
+    before = ""
+    for item in items:
+        if isinstance(item, str):
+            yield _cut(item, _SHOWN_LETTERS)
+            continue
+        what, _, reason = item.problem.partition(": ")
+        again = reason and reason == before
+        problem = _cut(what, _SHOWN_AGAIN) if again else _cut(item.problem, _SHOWN_PROBLEM, start=27)
+        yield _sentence(_cut(item.where, _SHOWN_LETTERS), problem)
+        before = reason
+
+
+def _cut(text: str, letters: int, *, start: int | None = None) -> str:
+    """A text of so many letters at most: without its middle, where it is longer, which begins at `start` or there."""
+    start = letters * 9 // 16 if start is None else start
+    return text if len(text) <= letters else f"{text[:start]}...{text[start + 3 - letters :]}"
 
 
 def _sentence(where: str, problem: str) -> str:

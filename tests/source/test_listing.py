@@ -56,18 +56,20 @@ def test_names_are_cut_as_the_naming_says(tmp_path: Path) -> None:
 
 
 def test_of_a_long_name_the_middle_is_cut_and_never_the_reason(tmp_path: Path) -> None:
-    """What is wrong stands whole behind each of several names."""
+    """What is wrong stands whole behind each of several names; a reason that two share stands behind the first."""
     root = tmp_path / "raw"
     root.mkdir()
     names = [f"Cats and {'many ' * 20}dogs v1.{number:04d}.jpg" for number in range(2)]
-    for name in names:
+    for name in (*names, f"Mice and {'many ' * 20}rats\t.jpg"):
         (root / name).write_bytes(b"x")
 
     with pytest.raises(InputError) as caught:
         listed(root)
 
-    assert caught.value.message.count("a key has no dot after its last slash") == 2
-    assert f"{names[0][:45]}..." in caught.value.message
+    assert caught.value.message.count("a key has no dot after its last slash") == 1
+    assert caught.value.message.count("it has a control character") == 1
+    assert caught.value.message.count(f"{names[0][:45]}...") == 2
+    assert caught.value.message.count("dogs v1.0001.jpg: 'Cats and") == 1
 
 
 def test_a_key_that_takes_in_a_hundred_files_is_told(tmp_path: Path) -> None:
