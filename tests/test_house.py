@@ -59,6 +59,7 @@ ORDER = [
     "storage/copies",
     "storage/catalog",
     "storage/view",
+    "storage/inbox",
     "storage/agent",
     "storage/pipe",
     "storage/writeback",

@@ -43,7 +43,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from datakit.errors import DatakitError, InputError, IntegrityError, Refused, StoreUnavailable
+from datakit.errors import Busy, DatakitError, InputError, IntegrityError, Refused, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.catalog import commits_on, pull_newest, shelf_at
 from datakit.storage.commit import read_manifest
@@ -60,6 +60,7 @@ from datakit.storage.copies import (
     write_state,
 )
 from datakit.storage.counts import PROCESS, RequestCounts
+from datakit.storage.inbox import Inbox
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import SyncResult, sync
 
@@ -93,74 +94,6 @@ LOCK_RETRY_S = 0.2
 """Between looks at the agent of an earlier attempt that still has work: five a second cost nothing that shows."""
 
 
-class Inbox:
-    """Requests in the order in which they are to be done: pulls first, then the newest offer."""
-
-    def __init__(self) -> None:
-        self._ready = threading.Condition()
-        self._pulls: list[dict[str, Any]] = []
-        self._offers: list[dict[str, Any]] = []
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether no more will come."""
-        return self._ended
-
-    def put(self, request: dict[str, Any]) -> None:
-        """Add a request; an offer of the same commit takes the older one's place."""
-        with self._ready:
-            if request["op"] != "publish":
-                self._pulls.append(request)
-            else:
-                self._offers = [offer for offer in self._offers if offer["path"] != request["path"]] + [request]
-            self._ready.notify()
-
-    def put_back(self, offers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take offers in again, behind those that came meanwhile; gives those of whose directory a newer one waits."""
-        with self._ready:
-            newer = {offer["path"] for offer in self._offers}
-            self._offers = [offer for offer in offers if offer["path"] not in newer] + self._offers
-            return [offer for offer in offers if offer["path"] in newer]
-
-    def end(self) -> None:
-        """Say that no more will come."""
-        with self._ready:
-            self._ended = True
-            self._ready.notify()
-
-    def take(self, *, offers: bool) -> dict[str, Any] | None:
-        """The next request; None when there is none and none will come, or none of those that may be taken.
-
-        Args:
-            offers: Whether offers may be taken too; otherwise this does not wait.
-        """
-        with self._ready:
-            while True:
-                if self._pulls:
-                    return self._pulls.pop(0)
-                if not offers or (self._ended and not self._offers):
-                    return None
-                if self._offers:
-                    return self._offers.pop()
-                self._ready.wait()
-
-    @property
-    def has_offers(self) -> bool:
-        """Whether a commit waits."""
-        return bool(self._offers)
-
-    def wait(self, timeout_s: float) -> None:
-        """Let time pass, less when something new comes or the end does."""
-        if not self._ended:
-            self.pause(timeout_s)
-
-    def pause(self, timeout_s: float) -> None:
-        """Let time pass, less when something new comes; all of it after the end."""
-        with self._ready:
-            self._ready.wait(timeout_s)
-
-
 class Agent:
     """Does what the inbox says.
 
@@ -179,41 +112,51 @@ class Agent:
 
     def run(self) -> None:
         """Work until no more will come and nothing is left."""
-        with contextlib.ExitStack() as lock:
-            locked = False
-            later: list[dict[str, Any]] = []
-            while True:
-                request = self._inbox.take(offers=locked and not later)
-                if request is not None and request["op"] != "publish":
+        with contextlib.ExitStack() as held:
+            if not self._lock(held):
+                return
+            while (request := self._inbox.take(offers=True)) is not None:
+                if request["op"] != "publish":
                     self._pull(request)
-                elif request is not None:
-                    if not self._publish(request):
-                        later.append(request)
-                elif later:
+                elif not self._publish(request):
                     self._inbox.wait(RETRY_S)
-                    last_try = self._inbox.ended
-                    self._requeue([offer | {"last": last_try} for offer in reversed(later)])
-                    later = []
-                elif locked or (self._inbox.ended and not self._inbox.has_offers):
-                    return
-                else:
-                    try:
-                        lock.enter_context(disk.exclusive(self._queue_dir / LOCK_NAME, purpose="publishing"))
-                        locked = True
-                    except Refused:  # the agent of an earlier attempt
-                        self._inbox.pause(LOCK_RETRY_S)
-                    except DatakitError as error:  # a full disk, which may have room by and by
-                        if self._inbox.ended:
-                            while (request := self._inbox.take(offers=True)) is not None:
-                                self._fail(request, error)
-                            return
-                        self._inbox.pause(LOCK_RETRY_S)
+                    self._put_back(request | {"last": self._inbox.ended})
 
-    def _requeue(self, offers: list[dict[str, Any]]) -> None:
-        """Take offers in again; the directory of one may hold another commit by now, which is offered itself."""
-        for offer in self._inbox.put_back(offers):
-            hint = "The newer one is published under a name of its own"
-            self._fail(offer, Refused(f"{offer['path']} is another commit now", hint=hint, subject=offer["path"]))
+    def _lock(self, held: contextlib.ExitStack) -> bool:
+        """Answer pulls until commits may be published; False when no more will come before that."""
+        told_of: dict[str, str] = {}
+        while True:
+            ended = self._inbox.ended
+            while (request := self._inbox.take(offers=False)) is not None:
+                self._pull(request)
+            offers = self._inbox.offers
+            if ended and not offers:
+                return False
+            try:
+                held.enter_context(disk.exclusive(self._queue_dir / LOCK_NAME, purpose="publishing"))
+            except Busy:  # the agent of an earlier attempt
+                self._inbox.pause(LOCK_RETRY_S)
+            except DatakitError as error:  # a full disk, which may have room by and by
+                for offer in offers:
+                    if ended:
+                        self._fail(offer, error)
+                    elif told_of.get(offer["dest"]) != error.message:
+                        told_of[offer["dest"]] = error.message
+                        self._delay(offer, error)
+                if ended:
+                    return False
+                self._inbox.wait(RETRY_S)
+            else:
+                return True
+
+    def _put_back(self, offer: dict[str, Any]) -> None:
+        """Take an offer in again, unless its directory holds another commit by now, which is offered itself."""
+        try:
+            _check_digest(offer)
+        except DatakitError as error:
+            self._fail(offer, error)
+        else:
+            self._inbox.put_back(offer)
 
     def _publish(self, request: dict[str, Any]) -> bool:
         """Publish one commit; False when it should be tried again."""
@@ -233,9 +176,7 @@ class Agent:
         except StoreUnavailable as error:
             if request.get("last"):
                 return self._fail(request, error)
-            self._mark(request, "uploading", **told(error))
-            self._say("waiting", request, **told(error))
-            return False
+            return self._delay(request, error)
         except DatakitError as error:
             return self._fail(request, error)
         except Exception as error:  # noqa: BLE001 -- one commit that nobody foresaw must not hold up the others
@@ -269,11 +210,17 @@ class Agent:
         self._say("failed", request, **told(error))
         return True
 
+    def _delay(self, request: dict[str, Any], error: DatakitError) -> bool:
+        """Say why a commit is not published yet; False, as `_publish` says of what is tried again."""
+        self._mark(request, "staged", **told(error))
+        self._say("waiting", request, **told(error))
+        return False
+
     def _put_again(self, request: dict[str, Any], error: DatakitError) -> None:
         """Have a commit go up again whose copy is gone, damaged or torn; if the damage is here, that try says so."""
         again = {name: request[name] for name in _OFFERED} | {"repair": True}
         self._say("lost", again, **told(error))
-        self._requeue([again])
+        self._put_back(again)
 
     def _look(self, place: str) -> Shelf:
         """List a place, and compare with it what is said to be there."""

@@ -1,4 +1,4 @@
-"""What `storage/agent` promises: pulls first, the newest offer next, states on disk, work after the trainer's end."""
+"""What `storage/agent` promises: states on disk, trouble said at once, work after the trainer's end."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datakit.errors import IntegrityError, NoSpace, Refused
+from datakit.errors import Busy, IntegrityError, NoSpace, StoreUnavailable
 from datakit.storage import agent
-from datakit.storage.agent import LOCK_NAME, Agent, Inbox, requests_from
+from datakit.storage.agent import LOCK_NAME, Agent, requests_from
 from datakit.storage.catalog import arriving
 from datakit.storage.commit import read_manifest, verify_commit
+from datakit.storage.inbox import Inbox
 from support.commits import make_commit, noise
 from support.faulty import Fault, FaultyServer
 from support.process import environment
@@ -29,77 +30,11 @@ def offer(path: str, **more: Any) -> dict[str, Any]:
     return {"op": "publish", "path": path, **more}
 
 
-def pull(source: str) -> dict[str, Any]:
-    return {"op": "pull", "source": source}
-
-
-def test_pulls_come_first_and_the_newest_offer_next() -> None:
-    """A start waits for its pull; the latest checkpoint is worth most."""
-    inbox = Inbox()
-    for request in (offer("1"), offer("2"), pull("a"), offer("3"), pull("b")):
-        inbox.put(request)
-    inbox.end()
-
-    taken = [inbox.take(offers=True) for _ in range(6)]
-
-    assert taken == [pull("a"), pull("b"), offer("3"), offer("2"), offer("1"), None]
-
-
-def test_a_commit_offered_again_is_done_once() -> None:
-    """The later offer of the same commit takes the place of the earlier."""
-    inbox = Inbox()
-    for request in (offer("1", dest="x"), offer("2"), offer("1", dest="y")):
-        inbox.put(request)
-    inbox.end()
-
-    taken = [inbox.take(offers=True) for _ in range(3)]
-
-    assert taken == [offer("1", dest="y"), offer("2"), None]
-
-
-def test_what_failed_is_put_back_behind_what_came_meanwhile() -> None:
-    """A commit that could not go up does not hold up a newer one."""
-    inbox = Inbox()
-    inbox.put(offer("new"))
-    inbox.put_back([offer("older"), offer("old"), offer("new", stale=True)])
-    inbox.end()
-
-    taken = [inbox.take(offers=True) for _ in range(4)]
-
-    assert taken == [offer("new"), offer("old"), offer("older"), None]
-
-
-def test_offers_wait_for_the_lock_and_pulls_do_not() -> None:
-    """An agent that may not publish yet still answers a start."""
-    inbox = Inbox()
-    inbox.put(offer("1"))
-    inbox.put(pull("a"))
-
-    taken = [inbox.take(offers=False), inbox.take(offers=False)]
-
-    assert taken == [pull("a"), None]
-    assert inbox.has_offers
-
-
-def test_waiting_ends_when_something_comes() -> None:
-    """Taking wakes up for an offer and for the end."""
-    inbox = Inbox()
-    taken: list[Any] = []
-    thread = threading.Thread(target=lambda: taken.extend([inbox.take(offers=True), inbox.take(offers=True)]))
-    thread.start()
-
-    inbox.put(offer("1"))
-    inbox.end()
-    thread.join(timeout=30)
-
-    assert taken == [offer("1"), None]
-
-
 def test_a_torn_line_is_dropped() -> None:
     """A trainer that was killed while it wrote leaves half a line at the end."""
     stream = io.StringIO('{"op": "pull", "source": "a"}\n{"op": "publ')
 
-    assert list(requests_from(stream)) == [pull("a")]
+    assert list(requests_from(stream)) == [{"op": "pull", "source": "a"}]
 
 
 def run_agent(queue: Path, *requests: dict[str, Any]) -> list[dict[str, Any]]:
@@ -339,7 +274,7 @@ def test_who_waits_for_the_lock_rests_between_tries(tmp_path: Path, monkeypatch:
 
     def held(*args: Any, **more: Any) -> Any:
         if next(tries, False):
-            raise Refused("another process is publishing")
+            raise Busy("another process is publishing")
         return real(*args, **more)
 
     monkeypatch.setattr(agent.disk, "exclusive", held)
@@ -348,3 +283,106 @@ def test_who_waits_for_the_lock_rests_between_tries(tmp_path: Path, monkeypatch:
 
     assert answer["event"] == "verified"
     assert rests == [agent.LOCK_RETRY_S] * 3
+
+
+def test_a_commit_that_is_offered_again_while_it_waits_is_not_called_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run offers its last checkpoint when it is saved and at its end: one copy, and no word of a newer one."""
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    request = request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), tmp_path)
+    inbox, out, real = Inbox(), io.StringIO(), agent.sync
+
+    def down(*_args: Any, **_more: Any) -> Any:
+        inbox.put(dict(request))
+        inbox.end()
+        monkeypatch.setattr(agent, "sync", real)
+        raise StoreUnavailable("the store is away")
+
+    inbox.put(dict(request))
+    monkeypatch.setattr(agent, "sync", down)
+    Agent(inbox, out, queue_dir=tmp_path).run()
+
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [each["event"] for each in told] == ["waiting", "verified"]
+    assert state_of(tmp_path, "step-1")["state"] == "verified"
+
+
+class Asked(Inbox):
+    """An inbox whose rests are steps of a test: each may ask for something more."""
+
+    def __init__(self, steps: Iterator[Any]) -> None:
+        super().__init__()
+        self.steps = steps
+        self.rests: list[float] = []
+
+    def wait(self, timeout_s: float) -> None:
+        self.rests.append(timeout_s)
+        next(self.steps)
+
+
+def test_a_lock_that_finds_no_room_is_said_once_of_each_commit_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on for hours: the reason is told at once, the state keeps it, and room is used when it comes."""
+    queue, cold = tmp_path / "queue", tmp_path / "cold"
+    queue.mkdir()
+    for name in ("step-1", "step-2"):
+        make_commit(tmp_path / name, {"a": name.encode()}, kind="checkpoint")
+    requests = [request_for(tmp_path / name, str(cold / name), queue) for name in ("step-1", "step-2")]
+    real, out = agent.disk.exclusive, io.StringIO()
+    states: list[Any] = []
+
+    def full(*_args: Any, **_more: Any) -> Any:
+        raise NoSpace("the disk is full")
+
+    def happening() -> Iterator[None]:
+        states.append(state_of(queue, "step-1"))
+        yield
+        inbox.put(requests[1])
+        yield
+        monkeypatch.setattr(agent.disk, "exclusive", real)
+        inbox.end()
+        yield
+
+    inbox = Asked(happening())
+    inbox.put(requests[0])
+    monkeypatch.setattr(agent.disk, "exclusive", full)
+    Agent(inbox, out, queue_dir=queue).run()
+
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(each["event"], each["dest"][-1], each.get("message")) for each in told] == [
+        ("waiting", "1", "the disk is full"),
+        ("waiting", "2", "the disk is full"),
+        ("verified", "2", None),
+        ("verified", "1", None),
+    ]
+    assert (states[0]["state"], states[0]["message"]) == ("staged", "the disk is full")
+    assert inbox.rests == [agent.RETRY_S] * 3
+
+
+def test_a_look_that_comes_while_the_lock_finds_no_room_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the last request too: what waits is failed, and the agent does not die of a request that is no offer."""
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    inbox, out = Inbox(), io.StringIO()
+
+    def full(*_args: Any, **_more: Any) -> Any:
+        if not inbox.ended:
+            inbox.put({"op": "look", "source": str(tmp_path / "cold"), "pattern": "*"})
+            inbox.end()
+        raise NoSpace("the disk is full")
+
+    inbox.put(request_for(tmp_path / "step-1", str(tmp_path / "cold" / "step-1"), queue))
+    monkeypatch.setattr(agent.disk, "exclusive", full)
+    Agent(inbox, out, queue_dir=queue).run()
+
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(each["op"], each["event"]) for each in told] == [
+        ("publish", "waiting"),
+        ("look", "pulled"),
+        ("publish", "failed"),
+    ]

@@ -26,10 +26,11 @@ from datakit.errors import (
     UsageError,
 )
 from datakit.storage.access import StoreOptions
-from datakit.storage.agent import Agent, Inbox
+from datakit.storage.agent import Agent
 from datakit.storage.catalog import Pulled
 from datakit.storage.commit import verify_commit
 from datakit.storage.copies import told
+from datakit.storage.inbox import Inbox
 from datakit.storage.pipe import AGENT_LOG, MAX_STARTS
 from datakit.storage.sync import sync
 from datakit.storage.writeback import Failed, Published, WriteBack
