@@ -355,5 +355,9 @@ def plain(value: object) -> Any:
 
 
 def die_quietly_from_now_on() -> None:
-    """From here a Ctrl-C ends the process at once: while threads are joined, Python would print a stack trace."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """From here a Ctrl-C ends the process at once: while threads are joined, Python would print a stack trace.
+
+    Where it is ignored, it stays so: another signal has said how the process ends.
+    """
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -9,11 +9,8 @@ import typer
 from datakit.cli import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from datakit.train.preview import Preview
     from datakit.train.result import TrainResult
-    from datakit.train.signals import StopRequest
 
 DatasetPath = Annotated[str, typer.Argument(metavar="DATASET", help="Directory of a tokenized dataset.")]
 Model = Annotated[str, typer.Option("--model", metavar="DIR", help="Directory of the base model.")]
@@ -97,24 +94,12 @@ def register(app: typer.Typer) -> None:
                 return
             from datakit.train.signals import listen
 
-            with listen(at_once=True) as stop:
-                result = _trainer(stop)(dataset, stores=settings.stores, **common)
+            with listen(to_the_end=True) as stop, stop.at_once():
+                from datakit.train.loop import train as run  # its libraries take seconds to load
+
+                result = run(dataset, stores=settings.stores, **common)
             session.done(result, _sentence(result), facts=_facts(result))
             _complain(result)
-
-
-def _trainer(stop: StopRequest) -> Callable[..., TrainResult]:
-    """The trainer, whose libraries take seconds to load; a signal meanwhile ends the command as it does later."""
-    problem = None
-    try:
-        from datakit.train.loop import train
-    except Exception as error:  # noqa: BLE001 -- it may be what a library makes of the signal's own exception
-        problem = error
-    if stop and stop.signal:
-        stop.raise_it(f"stopped by {stop.signal.name} before the first step", hint="Run the same command again")
-    if problem is not None:
-        raise problem
-    return train
 
 
 def _intention(plan: Preview) -> str:

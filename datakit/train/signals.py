@@ -2,11 +2,12 @@
 
 SIGTERM (a reclaimed machine, a scheduler), SIGHUP (a terminal or ssh session that is gone; not under `nohup`, where it
 is ignored) and SIGINT (Ctrl-C) set a flag that the loop reads at the end of each step, and while it waits for data;
-the run is then saved and ends with exit code 75 or 130. A second SIGINT ends it at once, without saving. Where there is
-nothing to save yet, while a model is loaded or a checkpoint fetched, the first one ends the run at once. Inside a DVC
-stage the kernel is asked for SIGTERM when the parent dies, because dvc forwards no signal (measured with dvc 3.67.1).
+the run is then saved and ends with exit code 75 or 130. Where there is nothing to save yet, while a model is loaded or
+a checkpoint fetched, it ends at once; by a SIGINT that comes second too, without saving. Inside a DVC stage the kernel
+is asked for SIGTERM when the parent dies, because dvc forwards no signal (measured with dvc 3.67.1).
 
-Promises: handlers that were set before are put back. Does nothing outside the main thread, where Python has no signals.
+Promises: the first signal decides how the run ends, whatever comes after it, and whatever a library makes of being cut
+short; handlers that were set before are put back. Does nothing outside the main thread, where Python has no signals.
 Source: prctl(2), PR_SET_PDEATHSIG, of the Linux man-pages project.
 """
 
@@ -29,27 +30,49 @@ class WaitEnded(Exception):
     """A wait was given up because the run was asked to stop; it never leaves the loop that waited."""
 
 
-class StopRequest:
-    """Whether, and by which signal, the run was asked to stop.
+class _CutShort(KeyboardInterrupt):
+    """What a signal raises where it ends the run at once.
 
-    Args:
-        at_once: Whether a signal ends the run there and then, because there is nothing to save.
+    No Exception: a library would make an ImportError of it, and a room take it for a fault of what it was looking at.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
+
+class StopRequest:
+    """Whether, and by which signal, the run was asked to stop; later ones change nothing, but SIGINT does not wait."""
+
+    def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self._at_once = at_once
+        self._at_once = False
+        self._cut_short: str | None = None
 
     def __bool__(self) -> bool:
         return self.signal is not None
 
     def hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 -- the shape of a signal handler
         """Handle a signal."""
-        if number == signal.SIGINT and self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal = signal.Signals(number)
-        if self._at_once:
-            self.raise_it(f"stopped by {self.signal.name} before the first step", hint="Run the same command again")
+        if self.signal is None:
+            self.signal = signal.Signals(number)
+            self._check()
+        elif number == signal.SIGINT:
+            self._cut("and at once by Ctrl-C: the step under way is lost")
+
+    def _check(self) -> None:
+        if self and self._at_once:
+            self._cut("before the first step")
+
+    def _cut(self, when: str) -> None:
+        self._cut_short = self._cut_short or when
+        raise _CutShort
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """For the length of the block, outside of `save_first`, a signal ends the run there and then."""
+        self._at_once = True
+        try:
+            self._check()
+            yield
+        finally:
+            self._at_once = False
 
     @contextlib.contextmanager
     def save_first(self) -> Iterator[None]:
@@ -80,30 +103,56 @@ class StopRequest:
             raise KeyboardInterrupt
         raise Interrupted(message, hint=hint)
 
+    def answer(self) -> None:
+        """End the run as the signal asks if one has cut it short, whatever that was made into on its way.
+
+        Raises:
+            KeyboardInterrupt: As in `raise_it`.
+            Interrupted: Likewise.
+        """
+        if self.signal is not None and self._cut_short is not None:
+            self.raise_it(f"stopped by {self.signal.name} {self._cut_short}", hint="Run the same command again")
+
+    def settles(self, number: int) -> bool:
+        """Whether one of these that comes now would change how the process ends; Ctrl-C may hurry what Ctrl-C ends."""
+        return self.signal is not None and not number == self.signal == signal.SIGINT
+
 
 @contextlib.contextmanager
-def listen(env: Mapping[str, str] = os.environ, *, at_once: bool = False) -> Iterator[StopRequest]:
-    """Hear SIGTERM, SIGHUP and SIGINT for the length of the block.
+def listen(env: Mapping[str, str] = os.environ, *, to_the_end: bool = False) -> Iterator[StopRequest]:
+    """Hear SIGTERM, SIGHUP and SIGINT for the length of the block; inside of another such block there is one request.
 
     Args:
         env: Where `DVC_STAGE` tells that a DVC stage runs this process.
-        at_once: Whether a signal ends the run there and then, outside of `save_first`.
+        to_the_end: Whether the process ends after the block: once a signal was heard, later ones are ignored then.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended the block at once.
+        Interrupted: SIGTERM or SIGHUP did, in place of whatever error left the block.
     """
-    request = StopRequest(at_once=at_once)
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup: the user wants it to go on
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, request.hear) for number in numbers}
-    if env.get("DVC_STAGE"):
-        end_with_parent()
+    around = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(around, StopRequest):
+        yield around
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # nohup: the user wants it to go on
+        del before[signal.SIGHUP]
     try:
+        for number in before:
+            signal.signal(number, request.hear)
+        if env.get("DVC_STAGE"):
+            end_with_parent()
         yield request
+    except BaseException:
+        request.answer()
+        raise
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if to_the_end and request.settles(number) else handler)
 
 
 def end_with_parent() -> None:
