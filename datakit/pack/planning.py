@@ -174,7 +174,12 @@ def _plan_shards(
         planned.append(
             PlannedShard(
                 at=at,
-                task=task_of(dataset=dataset, bundle=settings.bundle, pieces=_pieces(records, positions)),
+                task=task_of(
+                    dataset=dataset,
+                    bundle=settings.bundle,
+                    pieces=_pieces(records, positions),
+                    versions=records.versions(positions),
+                ),
                 payload_bytes=int(lines.sum()),
                 shard_bytes=total if settings.bundle is None else bundle_bytes(lines, settings.bundle),
             )

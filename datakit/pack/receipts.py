@@ -44,13 +44,20 @@ KNOWN = "known.json"
 PLAN = "plan.json"
 
 
-def task_of(*, dataset: str, bundle: int | None, pieces: Iterable[tuple[Sequence[str], Iterable[bytes]]]) -> str:
+def task_of(
+    *,
+    dataset: str,
+    bundle: int | None,
+    pieces: Iterable[tuple[Sequence[str], Iterable[bytes]]],
+    versions: bytes = b"",
+) -> str:
     """The name of a task: a digest of what decides a shard's bytes, 64 hex digits.
 
     Args:
         dataset: Name of the dataset, which the shard's name carries.
         bundle: Lines that share a member, or None.
         pieces: The samples in order, some at a time, however many: their keys, and 16 bytes each that tell the content.
+        versions: What tells the files that hold them, where that is more than what the 16 bytes do.
     """
     keys, contents, count = hashlib.sha256(), hashlib.sha256(), 0
     for some, signatures in pieces:
@@ -58,7 +65,7 @@ def task_of(*, dataset: str, bundle: int | None, pieces: Iterable[tuple[Sequence
         contents.update(b"".join(signatures))
         count += len(some)
     digest = hashlib.sha256(f"datakit shard {TASK_FORMAT}\n{dataset}\n{bundle or 1}\n{count}\n".encode())
-    digest.update(keys.digest() + contents.digest())
+    digest.update(keys.digest() + contents.digest() + versions)
     return digest.hexdigest()
 
 

@@ -105,7 +105,10 @@ def without_twins(
         on_reading(Reading(len(suspects), int(records.part_bytes[suspects].sum())))
         digests = _read(records, suspects, local, crew)
     groups = [suspects[group] for group in groups_of(digests)]
-    left_out = np.concatenate([group[1:] for group in groups]) if groups else np.zeros(0, np.int64)
+    left_out = np.sort(np.concatenate([np.zeros(0, np.int64), *(group[1:] for group in groups)]))
+    if records.versions(left_out):  # nobody reads them again, and an index may be of what they were
+        on_reading(Reading(len(left_out), int(records.part_bytes[left_out].sum())))
+        _read(records, left_out, local, crew)
     stay = np.ones(len(records.keys), np.bool_)
     stay[left_out] = False
     pairs = [(int(group[0]), int(twin)) for group in groups for twin in group[1:]][:LISTED]

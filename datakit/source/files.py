@@ -92,6 +92,10 @@ class Files:
         """When the last of the files of some was changed, in ns since 1970; 0 where stamps are no times."""
         return int(self.take(positions).stamps.max(initial=0)) if self.timed else 0
 
+    def versions(self, positions: Positions) -> bytes:  # noqa: ARG002 -- of the protocol
+        """None: signatures tell them."""
+        return b""
+
     def planned(self) -> Files:
         """The table without the hashes of its keys."""
         return replace(self, keys=self.keys.without_hashes())

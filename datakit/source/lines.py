@@ -97,6 +97,10 @@ class Lines:
         """0: signatures are digests."""
         return 0
 
+    def versions(self, positions: Positions) -> bytes:  # noqa: ARG002 -- of the protocol
+        """None: signatures are digests of what was read."""
+        return b""
+
     def planned(self) -> Lines:
         """The table without the hashes of its keys."""
         return replace(self, keys=self.keys.without_hashes())

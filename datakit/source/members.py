@@ -1,8 +1,9 @@
 """members: records whose parts lie inside other files, as a table: samples of tars, rows of tables that were laid down.
 
 Of a record the table keeps its key, which parts it has, where each lies, and 16 bytes that tell its content: the sample
-digest where listing meant reading, else a hash of its place in a file of that size and time. When a part is read, the
-digest must be the same, or the file's size and time: what has changed in between is refused.
+digest where listing meant reading or an index says it, else a hash of its place in a file of that size and time. When a
+part is read, the digest must be the same, or the file's size and time: what has changed in between is refused. What an
+index says holds for one version of its file until then, so that version is part of what is remembered of a record.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Holder(NamedTuple):
     """A plain local file that parts lie in: the name that messages use, its path, bytes and time of change in ns.
 
     It may be a copy; `source_ns` is when what it is a copy of was changed, 0 where that is known by other means. Where
-    it is `exact`, signatures of its records are sample digests.
+    it is `exact`, signatures of its records are sample digests: those that were found in it, or, where there is a
+    `version`, those that an index says of that version of what it is a copy of.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Holder(NamedTuple):
     changed_ns: int
     exact: bool
     source_ns: int = 0
+    version: Version | None = None
 
     @classmethod
     def at(cls, name: str, path: str, *, exact: bool) -> Holder:
@@ -145,8 +148,16 @@ class Members:
 
     def newest_ns(self, positions: Positions) -> int:
         """When the last of the files of some was changed, in ns since 1970; 0 where digests tell what they hold."""
-        holders = [self.holders[number] for number in np.unique(self.holder_of[positions])]
-        return max((holder.source_ns for holder in holders if not holder.exact), default=0)
+        timed = (one for one in self._holders_of(positions) if not one.exact or one.version is not None)
+        return max((holder.source_ns for holder in timed), default=0)
+
+    def versions(self, positions: Positions) -> bytes:
+        """What tells the versions of the files of some of which only an index was read."""
+        known = (holder.version for holder in self._holders_of(positions) if holder.version is not None)
+        return "".join(f"{version.size} {version.stamp}\n" for version in known).encode()
+
+    def _holders_of(self, positions: Positions) -> list[Holder]:
+        return [self.holders[number] for number in np.unique(self.holder_of[positions])]
 
     def planned(self) -> Members:
         """The table without the hashes of its keys."""

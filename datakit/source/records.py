@@ -198,7 +198,7 @@ class Records(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether signatures are sample digests, because listing meant reading; else they are of sizes and times."""
+        """Whether signatures are sample digests, which listing found or an index says; else, of sizes and times."""
         ...
 
     @property
@@ -225,7 +225,11 @@ class Records(Protocol):
         ...
 
     def newest_ns(self, positions: Positions) -> int:
-        """When the last change was of the files that signatures of some tell by their times, in ns since 1970, or 0."""
+        """When the last change was of the files that are told by their times for some, in ns since 1970, or 0."""
+        ...
+
+    def versions(self, positions: Positions) -> bytes:
+        """What tells with the signatures of some if they are what they were: of files whose index is believed."""
         ...
 
     def take(self, positions: Positions) -> Batch:

@@ -27,7 +27,7 @@ from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.members import Holder, Piece, Said
 from datakit.source.naming import Naming
-from datakit.source.originals import PLACES_BYTES, reading
+from datakit.source.originals import PLACES_BYTES, Version, reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
@@ -69,7 +69,8 @@ def list_tar(task: TarTask) -> Piece:
         holder = holder._replace(source_ns=task.source.changed_ns or 0)
         index, why = _index_of(task, holder)
         if index is not None:
-            return _indexed(holder._replace(exact=True), index)
+            version = Version(task.source.bytes, task.source.stamp)
+            return _indexed(holder._replace(exact=True, version=version), index)
         piece = _foreign(holder, task.source, task.naming)
     if why is None:
         return piece

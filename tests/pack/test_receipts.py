@@ -44,7 +44,7 @@ def receipt_of(path: Path, *, task: str = "t", settled: bool = True) -> Receipt:
 
 
 def test_a_task_is_named_by_all_that_decides_its_bytes() -> None:
-    """Dataset, bundle, keys, their order and signatures: another of any is another task; boundaries count."""
+    """Dataset, bundle, keys, their order, signatures, versions: another of any is another task; boundaries count."""
     keys, signatures = ["a", "bc"], [b"1" * 16, b"2" * 16]
 
     def named(dataset: str = "ds", bundle: int | None = None, *pieces: tuple[list[str], list[bytes]]) -> str:
@@ -59,7 +59,11 @@ def test_a_task_is_named_by_all_that_decides_its_bytes() -> None:
         named("ds", None, (keys, signatures[::-1])),
     ]
 
-    assert len(set(names)) == len(names)
+    versions = [
+        task_of(dataset="ds", bundle=None, pieces=[(keys, signatures)], versions=v) for v in (b"1 2\n", b"1 3\n")
+    ]
+
+    assert len({*names, *versions}) == len(names) + len(versions)
     assert named("ds", None, (keys[:1], signatures[:1]), (keys[1:], signatures[1:])) == names[0]
     assert names[0].startswith("51faeab100817dc6"), "a task keeps its name from one version to the next"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -256,6 +257,50 @@ def test_what_a_tar_holds_is_known_again_without_reading_it(
 
     assert (again.built, again.reused) == (0, 1)
     assert touched.built == 1
+
+
+def edited(shard: Path, old: bytes, new: bytes) -> None:
+    """Write over some bytes of a tar in place, beside an index that knows nothing of it."""
+    data = shard.read_bytes()
+    assert (data.count(old), len(old)) == (1, len(new))
+    shard.write_bytes(data.replace(old, new))
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_tar_that_was_edited_beside_its_index_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: bool
+) -> None:
+    """The index says what it said, and a fresh pack is refused: so is one over what was packed from it before."""
+    at_rest(monkeypatch)
+    pack(write_lines(tmp_path / "raw.jsonl", raw_lines(20)), tmp_path / "one")
+    pack(tmp_path / "one", tmp_path / "two")
+    before = tree(tmp_path / "two")
+    again = pack(tmp_path / "one", tmp_path / "two")
+    (shard,) = (tmp_path / "one").glob("*.tar")
+
+    edited(shard, raw_lines(20)[7], raw_lines(20)[7].replace(b"r00007", b"r9000X"))
+    if not remembered:
+        shutil.rmtree(tmp_path / ".two.pack")
+    with pytest.raises(InputError, match=f"{shard.name}:.* or not what its index says"):
+        pack(tmp_path / "one", tmp_path / "two")
+
+    assert (again.built, again.reused) == (0, 1)
+    assert tree(tmp_path / "two") == before
+
+
+def test_what_an_index_calls_a_twin_is_read_before_it_is_left_out(tmp_path: Path) -> None:
+    """Nobody would read it otherwise, and it may have been edited since."""
+    files = {"a.txt": b"same", "b.txt": b"same", "c.txt": b"other"}
+    path = tar(tmp_path / "raw" / "x.tar", files)
+    reindex(tmp_path / "raw")
+    settings = PackSettings(dedupe="drop")
+    pack(tmp_path / "raw", tmp_path / "before", settings=settings)
+
+    tar(path, files | {"b.txt": b"SAME"})
+    with pytest.raises(InputError, match=r"x\.tar:2 is not what it was when it was listed, or not what its index says"):
+        pack(tmp_path / "raw", tmp_path / "after", settings=settings)
+
+    assert set(by_key(tmp_path / "before")) == {"a", "c"}
 
 
 def test_a_name_that_no_key_can_be_is_refused_and_the_hint_works(tmp_path: Path) -> None:
