@@ -127,6 +127,9 @@ class TreeStore:
             yield from place.store.stream(place.key(object_key(md5)), start=start, stop=stop)
         except NotFound as error:
             raise self._absent(key, place, error) from error
+        except (IntegrityError, Refused) as error:  # another version there is not: the object ends too early
+            short = f"{place.url}/{object_key(md5)} ends before byte {stop}"
+            raise self._damaged(key, short) from error
 
     def read(self, key: str, *, start: int, stop: int, etag: str | None = None) -> bytes:
         """The same, as one."""
@@ -199,11 +202,7 @@ class TreeStore:
         except NotFound:
             if not damaged:
                 raise
-        raise IntegrityError(
-            f"{self._url}: the object of {key} is damaged: {', '.join(damaged)}",
-            hint="Remove it there, and push it again from a whole copy: dvc push",
-            subject=key,
-        )
+        raise self._damaged(key, ", ".join(damaged))
 
     def _holder(self, key: str, md5: str) -> Location:
         """The place to read a file from: the only one, or the first that has it in the size that its manifest says."""
@@ -234,6 +233,10 @@ class TreeStore:
         if place.path is None and error.subject == place.store.url:
             return error
         return NotFound(f"{self._url}: {key} is not in {place.url}", hint=_PUSH, subject=key)
+
+    def _damaged(self, key: str, said: str) -> IntegrityError:
+        hint = "Remove it there, and push it again from a whole copy: dvc push"
+        return IntegrityError(f"{self._url}: the object of {key} is damaged: {said}", hint=hint, subject=key)
 
     def _md5(self, key: str) -> str:
         md5 = self.tree.members.get(key)

@@ -195,6 +195,18 @@ def test_an_object_that_was_never_pushed_is_named(node: Path, tmp_path: Path) ->
         bring(node, tmp_path / "got")
 
 
+def test_an_object_that_is_cut_short_in_the_remote_is_damage(node: Path, tmp_path: Path) -> None:
+    """Pushed from a disk that was full: nothing was replaced, and the same command again helps nobody."""
+    shard = tmp_path / "store" / object_key(entry_of("a", noise(3000)).md5)
+    shard.write_bytes(noise(3000)[:10])
+
+    with pytest.raises(IntegrityError, match=r"a\.tar is damaged: .* ends before byte 3000") as caught:
+        bring(node, tmp_path / "got")
+
+    assert (caught.value.hint or "").endswith("dvc push")
+    assert not (tmp_path / "got" / MANIFEST_NAME).exists()
+
+
 def test_a_node_without_the_settings_is_told_what_to_copy(node: Path, tmp_path: Path) -> None:
     """Or to name the remote by its URL."""
     shutil.rmtree(node / ".dvc")

@@ -81,6 +81,17 @@ def test_a_list_that_stays_wrong_is_named(project: Path, faulty: FaultyServer, t
     assert not (tmp_path / "got").exists()
 
 
+def test_an_object_that_is_short_in_a_bucket_is_damage(project: Path, faulty: FaultyServer, tmp_path: Path) -> None:
+    """As in a folder: exit code 4, with the command that mends it."""
+    publish(project)
+    faulty.put(f"store/{object_key(entry_of('', MEMBERS['b.tar']).md5)}", MEMBERS["b.tar"][:10])
+
+    with pytest.raises(IntegrityError, match=r"b\.tar is damaged: .* ends before byte 3000") as caught:
+        bring(project, tmp_path / "got")
+
+    assert (caught.value.hint or "").endswith("dvc push")
+
+
 def test_a_refused_object_leaves_no_list_and_no_record(project: Path, faulty: FaultyServer) -> None:
     """Permission for one object is missing: whoever looks finds nothing half."""
     key = f"store/{object_key(entry_of('', MEMBERS['b.tar']).md5)}"
