@@ -100,14 +100,14 @@ def preview(
     there = None if write_back is None else _newest_there(write_back, path, resume, stores=stores, on_event=on_event)
     geometry = Geometry(len(data), settings.samples_per_step, tail=settings.tail)
     done = 0
-    if path is not None:
+    if there is not None:
+        on_event(Note(f"{there} is newer than what is here; whether it is of this training is seen once it is fetched"))
+        done = step_of(Path(there))
+    elif path is not None:
         state = load_state(path)
         identity = identity_of(data=data, base=base, recipe=settings)
         check_differences(path, state, identity, accept=accept, on_event=on_event)
         done = state.step
-    if there is not None:
-        on_event(Note(f"{there} is newer than what is here; whether it is of this training is seen once it is fetched"))
-        done = step_of(Path(there))
     geometry.normal(Cursor())  # refuses a dataset that does not fill one step
     return Preview(
         run=run,

@@ -414,6 +414,19 @@ def test_a_dry_run_asks_the_destination_as_the_training_does(
     assert not run.exists()
 
 
+def test_a_dry_run_compares_only_what_it_would_go_on_from(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
+    """Of other settings here, and a newer one there: the training fetches that and compares no other."""
+    run, cold = tmp_path / "run", tmp_path / "cold"
+    train(tokens_dir, model=base_dir, output=run, settings=dataclasses.replace(RECIPE, steps=4))
+    make_commit(cold / "step-00000006", {"state.json": b"{}"}, kind="checkpoint")
+
+    here_only = datakit(*command(tokens_dir, base_dir, run, "--dry-run"))
+    newer_there = datakit(*command(tokens_dir, base_dir, run, "--write-back", cold, "--dry-run", "--json"))
+
+    assert here_only.code == 3
+    assert newer_there.json["result"]["resumes_from"] == f"{cold}/step-00000006"
+
+
 def test_a_dry_run_goes_on_from_here_when_the_destination_cannot_be_asked(
     tokens_dir: Path, base_dir: Path, tmp_path: Path, faulty: FaultyServer
 ) -> None:
