@@ -101,8 +101,8 @@ def train(
         on_event: Hears progress, notes and cautions.
 
     Raises:
-        Refused: Another process trains there, the state there was written for something else, or the data is not what
-            was expected or what dvc.lock records.
+        Refused: Another process trains there, the state there was written for something else, the data is not what was
+            expected or what dvc.lock records, or the base model is replaced while it is loaded.
         IntegrityError: The files of the dataset, or of the base model, are not what the manifest says.
         InputError: The dataset is not tokenized, or the model cannot be loaded.
         DatakitError: The loss is not finite.

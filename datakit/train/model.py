@@ -21,14 +21,14 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from datakit.data.digest import mend_hint
 from datakit.data.manifest import Manifest
-from datakit.errors import InputError, IntegrityError, MissingExtra, NotFound, UsageError
+from datakit.errors import InputError, IntegrityError, MissingExtra, NotFound, Refused, UsageError
 from datakit.storage.access import local_path
 from datakit.storage.commit import verify_commit
-from datakit.storage.disk import hash_file
+from datakit.storage.disk import at_door, hash_file
 from datakit.train.batch import IGNORED, Pass
 from datakit.train.recipe import Recipe
 
@@ -39,6 +39,9 @@ except ImportError:
 
 
 _IDENTITY_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
+"""What a model is loaded from."""
+
+Seen: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,14 @@ class BaseModel:
         path: Directory with `config.json` and `*.safetensors`.
         name: Its name: of its manifest, else of the directory.
         digest: 64 hex: of its manifest, else of its configuration and weight files.
-        read: Whether the bytes behind the digest were all read.
+        seen: Name, inode, bytes and time (ns) of each of these files before it was read for the digest; None where they
+            were not all read.
     """
 
     path: Path
     name: str
     digest: str
-    read: bool
+    seen: Seen | None
 
 
 def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
@@ -77,12 +81,20 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
     if not (path / "config.json").is_file():
         hint = "Name the directory of a model as transformers saves it"
         raise InputError(f"{path} holds no model: it has no config.json", hint=hint, subject=str(path))
+    seen = _look(path)
     with contextlib.suppress(NotFound):
         manifest = _verified(path, quick=quick)
-        return BaseModel(path, manifest.name, manifest.digest, read=not quick)
-    files = sorted({file for pattern in _IDENTITY_FILES for file in path.glob(pattern)})
-    lines = "".join(f"{file.name} {hash_file(file).sha256}\n" for file in files)
-    return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest(), read=True)
+        return BaseModel(path, manifest.name, manifest.digest, seen=None if quick else seen)
+    lines = "".join(f"{name} {hash_file(path / name).sha256}\n" for name, *_ in seen)
+    return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest(), seen=seen)
+
+
+def _look(path: Path) -> Seen:
+    """What tells, without a byte read, that a file was replaced or written to."""
+    with at_door(path):
+        files = sorted({file for pattern in _IDENTITY_FILES for file in path.glob(pattern)})
+        found = [(file.name, file.stat()) for file in files]
+    return tuple((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found)
 
 
 def _verified(path: Path, *, quick: bool) -> Manifest:
@@ -101,10 +113,11 @@ def pick_device() -> torch.device:
 def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
     """The base model on a device, in `fp32`, `bf16` or, when `auto`, what suits the device.
 
-    One whose bytes were not all read is read first: what is loaded was compared with its manifest.
+    One whose bytes were not all read is read first, and after loading its files are still those that were read.
 
     Raises:
-        IntegrityError: A file is not what the manifest says, or it is another model by now.
+        Refused: It is another model by now.
+        IntegrityError: A file is not what the manifest says.
         InputError: The directory holds no model that transformers can load.
         MissingExtra: transformers or torch is not installed.
     """
@@ -114,9 +127,9 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
         from transformers.utils import logging
     except ImportError:
         raise MissingExtra("transformers", extra="train") from None
-    if not base.read and (found := identify(base.path).digest) != base.digest:
-        message = f"{base.path} is another base model now (digest {found[:12]}, it was {base.digest[:12]})"
-        raise IntegrityError(message, hint="Run the same command again when it is at rest", subject=str(base.path))
+    read = base if base.seen is not None else identify(base.path)
+    if read.digest != base.digest:
+        raise _replaced(base, f"digest {read.digest[:12]}, it was {base.digest[:12]}")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers ships it without types
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -130,7 +143,14 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
         message = f"{base.path} cannot be loaded as a causal model: {error}"
         hint = "Name a causal language model whose weights are in safetensors files, or fetch it again"
         raise InputError(message, hint=hint, subject=str(base.path)) from error
+    if changed := sorted({name for name, *_ in {*_look(base.path)} ^ {*(read.seen or ())}}):
+        raise _replaced(base, f"{', '.join(changed)} changed since it was read")
     return model.to(device)
+
+
+def _replaced(base: BaseModel, how: str) -> Refused:
+    hint = "Run the same command again when it is at rest"
+    return Refused(f"{base.path} is another base model now ({how})", hint=hint, subject=str(base.path))
 
 
 def attach_adapter(model: Any, recipe: Recipe) -> Any:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
-from datakit import InputError, IntegrityError, MissingExtra, NotFound, open_dataset
+from datakit import InputError, IntegrityError, MissingExtra, NotFound, Refused, open_dataset
 from datakit.storage.commit import read_manifest
 from datakit.train.batch import IGNORED, Collate
 from datakit.train.model import (
@@ -67,14 +68,36 @@ def test_a_committed_model_is_identified_by_its_manifest(base_dir: Path, tmp_pat
             identify(base, quick=quick)
 
 
-def test_a_base_model_that_was_replaced_before_it_is_loaded_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("quick", "how"), [(True, "digest"), (False, "config.json, model.safetensors changed since it was read")]
+)
+def test_a_base_model_that_was_replaced_before_it_is_loaded_is_told(tmp_path: Path, quick: bool, how: str) -> None:
     """It is whole, and not the one whose digest stands in the lineage."""
     base = commit_model(tiny_model(tmp_path / "plain"), tmp_path / "base")
-    looked_at = identify(base, quick=True)
+    looked_at = identify(base, quick=quick)
     shutil.rmtree(base)
     commit_model(tiny_model(tmp_path / "other", seed=1), base)
 
-    with pytest.raises(IntegrityError, match="is another base model now"):
+    with pytest.raises(Refused, match=f"is another base model now .{how}"):
+        load_base(looked_at, precision="auto", device=CPU)
+
+
+def test_a_base_model_that_is_replaced_while_it_is_loaded_is_told(
+    base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain directory as well, and whichever of the two models the library has read."""
+    base = shutil.copytree(base_dir, tmp_path / "base")
+    looked_at, real = identify(base), transformers.AutoModelForCausalLM.from_pretrained
+
+    def replaced_meanwhile(*words: Any, **more: Any) -> Any:
+        loaded = real(*words, **more)
+        shutil.copy(base / "model.safetensors", base / "new")
+        (base / "new").replace(base / "model.safetensors")
+        return loaded
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", replaced_meanwhile)
+
+    with pytest.raises(Refused, match=r"is another base model now .model\.safetensors changed"):
         load_base(looked_at, precision="auto", device=CPU)
 
 
