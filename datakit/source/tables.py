@@ -41,6 +41,10 @@ from datakit.units import format_number_of
 BATCH_ROWS = 128
 """Rows that are looked at at once: few enough for rows of megabytes, enough to spread what a batch costs."""
 
+_END_OF_ROWS = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a stream (Arrow Columnar Format 1.5, IPC Streaming Format); older than 0.15 of 2019 has no file of
+`datasets`."""
+
 _MEND = "Mend that row, or take it out, and pack again"
 
 
@@ -105,13 +109,16 @@ def saved_files(root: str, names: Sequence[str]) -> list[str]:
     """The Arrow files of a saved dataset, in its order.
 
     Raises:
-        InputError: A file that its `state.json` names is not there.
+        InputError: Its `state.json` is torn, or a file that it names is not there.
     """
+    hint = "Bring it there, or save the dataset again: save_to_disk"
     with reading(os.path.join(root, "state.json")) as file:
-        state = orjson.loads(file.read())
-    listed = [str(one["filename"]) for one in state["_data_files"]]
+        try:
+            listed = [str(one["filename"]) for one in orjson.loads(file.read())["_data_files"]]
+        except (ValueError, KeyError, TypeError):
+            said = f"{root}/state.json does not say in which files the rows are"
+            raise InputError(said, hint=hint, subject="state.json") from None
     if missing := [name for name in listed if name not in names]:
-        hint = "Bring it there, or save the dataset again: save_to_disk"
         raise InputError(f"{root}/state.json names {missing[0]}, which is not there", hint=hint, subject=missing[0])
     return listed
 
@@ -155,9 +162,15 @@ def _arrow_batches(task: TableTask) -> Iterator[Any]:
 
     # one batch is in memory at a time, as large as whoever wrote it held: `datasets` writes 1000 rows at once
     with reading(task.file.path, version=task.file.version) as opened, pa.ipc.open_stream(opened) as stream:
+        end = opened.tell()
         for batch in stream:
+            end = opened.tell()
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS)
+        opened.seek(end)
+        if opened.read(len(_END_OF_ROWS) + 1) != _END_OF_ROWS:  # pyarrow takes the end of the file for that of the rows
+            said = f"the mark that ends its rows does not stand at byte {end}, where they end: it is cut, or goes on"
+            raise InputError(said, hint="Fetch it again, or save the dataset again: save_to_disk")
 
 
 def _group_sizes(file: LineFile) -> list[int]:

@@ -107,6 +107,32 @@ def test_a_saved_dataset_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
         pack(tmp_path / "saved", tmp_path / "ds")
 
 
+@pytest.mark.parametrize("state", ["{", "[]", "null", "{}", '{"_data_files": 5}', '{"_data_files": ["a"]}', "\xff"])
+def test_a_saved_dataset_whose_state_is_torn_is_refused(tmp_path: Path, state: str) -> None:
+    """It says in which files the rows are; without it any file could be missing."""
+    Dataset(table_of(20)).save_to_disk(tmp_path / "saved")
+    (tmp_path / "saved" / "state.json").write_text(state, encoding="latin-1")
+
+    with pytest.raises(InputError, match=r"saved/state\.json does not say in which files the rows are"):
+        pack(tmp_path / "saved", tmp_path / "ds")
+
+
+def test_a_saved_dataset_that_was_cut_between_two_batches_is_refused(tmp_path: Path) -> None:
+    """Each batch reads well, and only the mark behind the last tells that there were no more; nothing may follow it."""
+    Dataset(pa.table({"id": [f"r{number:04d}" for number in range(2500)]})).save_to_disk(tmp_path / "saved")
+    path = tmp_path / "saved" / "data-00000-of-00001.arrow"
+    data = path.read_bytes()
+    with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
+        ends = [file.tell(), *(file.tell() for _ in stream)]
+
+    for wrong in (*(data[:end] for end in ends), data + data):
+        path.write_bytes(wrong)
+        with pytest.raises(InputError, match=rf"{path.name}: the mark that ends its rows does not stand at byte \d+"):
+            pack(tmp_path / "saved", tmp_path / "ds")
+
+    assert len(ends) == 4
+
+
 @given(st.lists(st.tuples(FIELDS, FIELDS), max_size=8))
 def test_csv_holds_what_csv_reads(tmp_path_factory: pytest.TempPathFactory, values: list[tuple[str, str]]) -> None:
     """Commas, quotes and line feeds inside quotes; every value is text."""
