@@ -1,12 +1,14 @@
-"""What the tests' own S3 server promises, so that a red test says what is wrong with the library."""
+"""What the tests' own server and processes promise, so that a red test says what is wrong with the library."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import urllib.error
 
 import pytest
 
+from support.process import halt
 from support.s3server import S3Server, serving
 
 
@@ -30,3 +32,13 @@ def test_a_server_that_is_gone_says_how_it_ended() -> None:
 
         with pytest.raises(AssertionError, match=r"refused.*exit code is -9"):
             server.make_bucket("late")
+
+
+def test_a_process_that_has_died_is_not_waited_for() -> None:
+    """It never stops, and says so at once instead of hanging every test behind it."""
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    with pytest.raises(AssertionError, match="has died"):
+        halt(process.pid)
+    process.wait()

@@ -374,5 +374,5 @@ def _write_manifest(plan: SyncPlan) -> None:
     if not etags.same(info.etag, etags.single(entry_of(MANIFEST_NAME, data).md5)) and store.fetch(key).data != data:
         where = f"{plan.destination}/{MANIFEST_NAME}"
         if plan.manifest_etag is None:
-            take_away(store, key, info)
+            take_away(store, info)
         raise IntegrityError(f"{where} reads back with other bytes", hint="Run the same command again", subject=where)

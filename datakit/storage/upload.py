@@ -3,7 +3,7 @@
 The source's bytes are checked while they are read. An upload is believed when the store's tag is the one that those
 bytes must have, else when they read back the same. What is to be created and is there already is read back too: the
 answer to an earlier try may have been lost, or a killed run has put it; only other bytes are refused. What a store made
-of an upload and is wrong is removed again.
+of an upload and is proven to be wrong is removed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datakit.storage.answers import already_there
 from datakit.storage.objects import ObjectInfo, Store
 from datakit.storage.partial import Fetch, Inspector
 from datakit.storage.retry import Pace, PatientStore
-from datakit.storage.transfer import Knobs, OnBytes, Task, drive
+from datakit.storage.transfer import Knobs, OnBytes, drive
 
 MAX_PARTS = 10_000
 """Parts in a multipart upload (Amazon S3 limits)."""
@@ -69,19 +69,8 @@ def upload(store: Store, puts: Sequence[Put], *, knobs: Knobs, pace: Pace, on_by
     small = [put for put in puts if put.bytes <= knobs.part_bytes]
     large = [put for put in puts if put.bytes > knobs.part_bytes]
     for batch, workers in ((large, in_hand), (small, knobs.workers)):
-        tasks = (_upload_task(patient, put, knobs, undo) for put in batch)
+        tasks = (_Upload(put, patient, undo, part_bytes=knobs.part_bytes).run for put in batch)
         drive(tasks, workers=workers, pace=pace, on_bytes=on_bytes)
-
-
-def _upload_task(store: Store, put: Put, knobs: Knobs, undo: Store) -> Task:
-    def task() -> int:
-        if put.bytes <= knobs.part_bytes:
-            _put_small(store, put, undo)
-        else:
-            _put_large(store, put, undo, part_bytes=_upload_part_bytes(put.bytes, knobs.part_bytes))
-        return put.bytes
-
-    return task
 
 
 def _upload_part_bytes(size_bytes: int, part_bytes: int) -> int:
@@ -90,51 +79,102 @@ def _upload_part_bytes(size_bytes: int, part_bytes: int) -> int:
     return part_bytes * max(1, -(-least // part_bytes))
 
 
-def _put_small(store: Store, put: Put, undo: Store) -> None:
-    source = _Source(put, part_bytes=max(put.bytes, 1))
-    data = b"".join(source.chunks())
-    tag = etags.single(source.md5s[0].hex()) if source.md5s else etags.single(_EMPTY_MD5)
-    try:
-        info = store.write(put.key, data, create=put.create)
-    except Refused:
-        # ours after all, when the answer to an earlier try was lost or a killed run had put it
-        info = store.head(put.key)
-        if not etags.same(info.etag, tag) and _difference(store, put, info, source.crcs, part_bytes=max(put.bytes, 1)):
+class _Upload:
+    """One file on its way up: put by one request, or in parts where it is larger than one.
+
+    Args:
+        put: What goes where.
+        store: Where it goes, as long as nobody has failed.
+        undo: The same store, for what has to be ended all the same.
+        part_bytes: Size of a part.
+    """
+
+    def __init__(self, put: Put, store: Store, undo: Store, *, part_bytes: int) -> None:
+        self._put = put
+        self._store = store
+        self._undo = undo
+        self._is_small = put.bytes <= part_bytes
+        self._part_bytes = max(put.bytes, 1) if self._is_small else _upload_part_bytes(put.bytes, part_bytes)
+        self._source = _Source(put, part_bytes=self._part_bytes)
+        self._where = f"{store.url}/{put.key}"
+
+    def run(self) -> int:
+        """Put it, and believe it by its tag, or by reading it back where the tag says something else or nothing."""
+        made = self._put_small() if self._is_small else self._put_large()
+        if made is None or etags.same(made.etag, self._tag):
+            return self._put.bytes
+        try:
+            message = self._difference(self._store, made)
+        except BaseException:  # also because another's error ended the look, which proves nothing
+            if self._put.create:
+                self._end_look(made)
             raise
-        return
-    with _kept_if_right(undo, put, info):
-        _believe(store, put, info, tag, source.crcs, part_bytes=max(put.bytes, 1))
+        if message is not None:
+            if self._put.create:
+                take_away(self._undo, made)
+            raise IntegrityError(message, hint="Run the same command again", subject=self._where)
+        return self._put.bytes
+
+    def _put_small(self) -> ObjectInfo | None:
+        """The new object; None where it is there already."""
+        data = b"".join(self._source.chunks())
+        try:
+            return self._store.write(self._put.key, data, create=self._put.create)
+        except Refused:
+            # ours after all, when the answer to an earlier try was lost or a killed run had put it
+            if self._is_ours(self._store.head(self._put.key)):
+                return None
+            raise
+
+    def _put_large(self) -> ObjectInfo | None:
+        """The same in parts, which cannot be told not to overwrite: what is there must be of a run that was killed."""
+        if self._put.create:
+            # a bucket that is not there is said by the upload
+            with contextlib.suppress(NotFound):
+                there = self._store.head(self._put.key)
+                for _ in self._source.chunks():
+                    pass
+                if self._is_ours(there):
+                    return None
+                raise already_there(self._where)
+        chunks, part_bytes = self._source.chunks, self._part_bytes
+        return self._store.upload(self._put.key, chunks, part_bytes=part_bytes, connections=PART_CONNECTIONS)
+
+    @property
+    def _tag(self) -> str:
+        """What a store that tags objects with md5s must say of the bytes that were read."""
+        md5s = self._source.md5s
+        return etags.single(md5s[0].hex() if md5s else _EMPTY_MD5) if self._is_small else etags.multipart(md5s)
+
+    def _is_ours(self, there: ObjectInfo) -> bool:
+        return etags.same(there.etag, self._tag) or self._difference(self._store, there) is None
+
+    def _end_look(self, made: ObjectInfo) -> None:
+        """Take a new object away if it is wrong; of a large one only the size is asked, for nobody waits for its bytes.
+
+        One that is not proven to be wrong stays: another process may have read it, and taken it for its own.
+        """
+        with contextlib.suppress(DatakitError):  # what ended the look is what is told
+            there = self._undo.head(made.key)
+            halved = there.bytes != self._put.bytes
+            if halved or (self._is_small and self._difference(self._undo, made) is not None):
+                take_away(self._undo, made)
+
+    def _difference(self, store: Store, info: ObjectInfo) -> str | None:
+        """How an object differs from the bytes that were read, in a sentence, by reading it; None where it does not."""
+        if info.bytes != self._put.bytes:
+            return f"{self._where} holds {info.bytes} bytes, not {self._put.bytes}"
+        for number, crc in enumerate(self._source.crcs):
+            start = number * self._part_bytes
+            stop, found = min(start + self._part_bytes, self._put.bytes), 0
+            for piece in store.stream(info.key, start=start, stop=stop, etag=info.etag):
+                found = crc32c(piece, found)
+            if found != crc:
+                return f"{self._where}: bytes {start} to {stop} read back with crc32c {found:08x}, sent was {crc:08x}"
+        return None
 
 
 _EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
-
-
-def _put_large(store: Store, put: Put, undo: Store, *, part_bytes: int) -> None:
-    source = _Source(put, part_bytes=part_bytes)
-    there = _there(store, put.key) if put.create else None
-    if there is not None:
-        _check_there(store, put, there, source, part_bytes=part_bytes)
-        return
-    info = store.upload(put.key, source.chunks, part_bytes=part_bytes, connections=PART_CONNECTIONS)
-    with _kept_if_right(undo, put, info):
-        _believe(store, put, info, etags.multipart(source.md5s), source.crcs, part_bytes=part_bytes)
-
-
-def _there(store: Store, key: str) -> ObjectInfo | None:
-    try:
-        return store.head(key)
-    except NotFound:
-        return None  # a bucket that is not there is said by the upload
-
-
-def _check_there(store: Store, put: Put, there: ObjectInfo, source: _Source, *, part_bytes: int) -> None:
-    """A multipart upload cannot be told not to overwrite: what is there must be ours, of a run that was killed."""
-    for _ in source.chunks():
-        pass
-    if etags.same(there.etag, etags.multipart(source.md5s)):
-        return
-    if _difference(store, put, there, source.crcs, part_bytes=part_bytes):
-        raise already_there(f"{store.url}/{put.key}")
 
 
 class _Source:
@@ -189,54 +229,11 @@ def _read_full(file: object, size_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _believe(store: Store, put: Put, info: ObjectInfo, tag: str, crcs: Sequence[int], *, part_bytes: int) -> None:
-    """Accept an upload by its tag; where the tag says something else or nothing, by reading it back."""
-    if etags.same(info.etag, tag):
-        return
-    message = _difference(store, put, info, crcs, part_bytes=part_bytes)
-    if message is not None:
-        raise IntegrityError(message, hint="Run the same command again", subject=f"{store.url}/{put.key}")
-
-
-@contextlib.contextmanager
-def _kept_if_right(undo: Store, put: Put, made: ObjectInfo) -> Iterator[None]:
-    """Take a new object away again where it is not proven to be right, also because another's error ended the look."""
-    try:
-        yield
-    except BaseException:
-        if put.create:
-            take_away(undo, put.key, made)
-        raise
-
-
-def take_away(store: Store, key: str, made: ObjectInfo) -> None:
+def take_away(store: Store, made: ObjectInfo) -> None:
     """Remove an object that was made just now and is wrong: it would be in the way of the next try."""
     with contextlib.suppress(DatakitError):  # what went wrong before is what is told
-        if etags.same(store.head(key).etag, made.etag):
-            store.delete(key)
-
-
-def _difference(store: Store, put: Put, info: ObjectInfo, crcs: Sequence[int], *, part_bytes: int) -> str | None:
-    """How an object differs from the bytes of a file, in a sentence, by reading it; None where it does not.
-
-    Args:
-        store: Where it is.
-        put: The file and the key.
-        info: The object's version.
-        crcs: Of the file's parts.
-        part_bytes: Size of these parts, but for the last.
-    """
-    where = f"{store.url}/{put.key}"
-    if info.bytes != put.bytes:
-        return f"{where} holds {info.bytes} bytes, not {put.bytes}"
-    for number, crc in enumerate(crcs):
-        start, stop = number * part_bytes, min((number + 1) * part_bytes, put.bytes)
-        found = 0
-        for piece in store.stream(put.key, start=start, stop=stop, etag=info.etag):
-            found = crc32c(piece, found)
-        if found != crc:
-            return f"{where}: bytes {start} to {stop} read back with crc32c {found:08x}, sent was {crc:08x}"
-    return None
+        if etags.same(store.head(made.key).etag, made.etag):
+            store.delete(made.key)
 
 
 def reads_as(store: Store, info: ObjectInfo, entry: FileEntry) -> bool:

@@ -43,7 +43,6 @@ FINISH_S = 600.0
 STOP_S = 20.0
 """The most that a stopped run waits: Kubernetes grants 30 s between SIGTERM and SIGKILL by default."""
 
-
 BUSY_S = 30.0
 """The most that a start waits for the agent of a killed attempt, which ends its fetch; a checkpoint takes seconds."""
 
@@ -235,4 +234,5 @@ class Upload:
         """`verified`, or what stands in the way of a commit's copy; None where nothing is written back."""
         if self._back is None:
             return None
-        return "verified" if self._back.state(name) == "verified" else self._back.reason(name) or "not offered"
+        # the reason first: the agent may write "verified" in between, and that has none
+        return self._back.reason(name) or ("verified" if self._back.state(name) == "verified" else "not offered")

@@ -466,6 +466,34 @@ def test_whatever_a_store_keeps_half_of_is_taken_away_again(faulty: FaultyServer
     assert {key: data for key, (data, _) in faulty.objects.items()} == {f"{n}": SMALL[n:] for n in range(24)}
 
 
+@pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
+def test_what_is_not_proven_to_be_wrong_stays(faulty: FaultyServer, tmp_path: Path, data: bytes) -> None:
+    """The store answers no look: another may have read the object and taken it for its own, and a next try finds it."""
+    faulty.opaque_tags = True
+    faulty.faults = [Fault("broken", times=2)]
+    one = Put(file(tmp_path, data), "k", len(data), create=True)
+
+    with pytest.raises(StoreUnavailable):
+        upload(lane_store(faulty, "obstore"), [one], knobs=Knobs(retries=1), pace=eager(1), on_bytes=lambda _: None)
+    faulty.faults = []
+    upload(lane_store(faulty, "obstore"), [one], knobs=KNOBS, pace=eager(), on_bytes=lambda _: None)
+
+    assert faulty.objects["k"][0] == data
+    assert faulty.asked("DELETE") == []
+
+
+def test_what_is_wrong_goes_also_when_the_look_at_it_was_ended(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A second look, which no other's error ends, proves it."""
+    faulty.opaque_tags = True
+    faulty.faults = [Fault("flip", method="PUT"), Fault("broken", times=2)]
+    one = Put(file(tmp_path, SMALL), "k", len(SMALL), create=True)
+
+    with pytest.raises(StoreUnavailable):
+        upload(lane_store(faulty, "obstore"), [one], knobs=Knobs(retries=1), pace=eager(1), on_bytes=lambda _: None)
+
+    assert faulty.objects == {}
+
+
 def test_an_object_that_another_put_meanwhile_is_not_taken_away(tmp_path: Path) -> None:
     """It has another tag than what was made."""
     store = MemoryStore()
@@ -473,6 +501,6 @@ def test_an_object_that_another_put_meanwhile_is_not_taken_away(tmp_path: Path) 
     made = store.write("a", b"our")
     store.write("a", b"theirs")
 
-    take_away(store, "a", made)
+    take_away(store, made)
 
     assert store.read("a", start=0, stop=6) == b"theirs"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+HALT_S = 60.0
+"""The most that a process may take to stop, as other waits of the tests for one."""
+
 
 def environment() -> dict[str, str]:
     """This process's environment, with the library importable from anywhere."""
@@ -41,8 +44,10 @@ def start_code(code: str, *arguments: object) -> subprocess.Popen[str]:
 def halt(pid: int) -> None:
     """Stop a process, and wait until each of its threads has: a signal takes its time on a busy machine."""
     os.kill(pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{pid}/task")
-    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+    until, tasks = time.monotonic() + HALT_S, Path(f"/proc/{pid}/task")
+    while (states := {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()}) != {"T"}:
+        assert "Z" not in states, f"process {pid} has died, and will not stop"
+        assert time.monotonic() < until, f"process {pid} is not stopped after {HALT_S} s: {states}"
         time.sleep(0.001)
 
 

@@ -21,13 +21,14 @@ from datakit import NotFound, Refused, StoreUnavailable
 from datakit.events import Caution, Event, Note
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import verify_commit
+from datakit.storage.copies import write_state
 from datakit.storage.sync import sync
 from datakit.storage.writeback import Failed, Published, WriteBack
 from datakit.train import upload as upload_room
 from datakit.train.loop import train
 from datakit.train.recipe import Recipe
 from datakit.train.result import TrainResult
-from datakit.train.shelf import copy_name
+from datakit.train.shelf import QUEUE_NAME, copy_name
 from datakit.train.signals import StopRequest
 from datakit.train.upload import Upload
 from support.cli import Answer, datakit, datakit_process, environment, start
@@ -538,6 +539,29 @@ def test_a_commit_that_was_never_offered_has_a_status(tmp_path: Path) -> None:
     upload = Upload(str(tmp_path / "cold"), run=tmp_path / "run", stores=None, on_event=lambda _event: None)
 
     assert upload.status("step-00000002") == "not offered"
+
+
+def test_a_copy_that_is_verified_while_it_is_asked_for_was_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent writes the state between two looks at it."""
+    name = "step-00000002"
+    upload = Upload(str(tmp_path / "cold"), run=tmp_path, stores=None, on_event=lambda _event: None)
+    where = {"path": str(tmp_path / name), "dest": str(tmp_path / "cold" / name)}
+    file = tmp_path / QUEUE_NAME / f"{name}.json"
+    file.parent.mkdir()
+    write_state(file, **where, state="uploading")
+    state, reason = WriteBack.state, WriteBack.reason
+
+    def verified_after(said: Any) -> Any:
+        write_state(file, **where, state="verified")
+        return said
+
+    monkeypatch.setattr(WriteBack, "state", lambda back, of: verified_after(state(back, of)))
+    monkeypatch.setattr(WriteBack, "reason", lambda back, of: verified_after(reason(back, of)))
+
+    assert upload.status(name) == "uploading"
+    assert upload.status(name) == "verified"
 
 
 def test_a_dry_run_hears_every_option(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
