@@ -7,7 +7,6 @@ of its own. Nothing is read for a listing but what fingerprints of local files n
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,11 +16,11 @@ import orjson
 
 from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import InputError, NotFound, UsageError, printable
+from datakit.errors import InputError, NotFound, printable
 from datakit.source.kinds import Kind, kind_of, plain_name, used
 from datakit.source.trees import SourceFile, walk
 from datakit.source.troubles import Trouble
-from datakit.storage.access import SCHEMES, refuse_slips
+from datakit.storage.access import SCHEMES, local_path, refuse_slips
 from datakit.storage.retry import Pace, PatientStore
 
 if TYPE_CHECKING:
@@ -142,13 +141,7 @@ def local_directory(place: str | Path, *, verb: str) -> Path:
     Raises:
         UsageError: It is in object storage; the hint says how to get at it.
     """
-    if is_remote(place):
-        raise UsageError(
-            f"{verb} works on a local directory, not on {place}",
-            hint=f"First: datakit sync {shlex.quote(str(place))} DIRECTORY",
-            subject=str(place),
-        )
-    return Path(str(place).removeprefix("file://"))
+    return local_path(place, message=f"{verb} works on a local directory, not on {place}")
 
 
 def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> tuple[PatientStore, str]:

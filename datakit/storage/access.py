@@ -154,18 +154,24 @@ def refuse_slips(place: str, schemes: Iterable[str]) -> None:
         )
 
 
-def local_path(place: Path | str) -> Path:
+def local_path(place: Path | str, *, message: str | None = None, hint: str | None = None) -> Path:
     """The path that a person typed where only the local disk will do; a URL is seen before a path eats its slashes.
 
+    Args:
+        place: A path, or `file://` and a path.
+        message: What is said of another URL, if not that it is elsewhere.
+        hint: What is advised, if not to bring it here.
+
     Raises:
-        UsageError: It is a URL, or nearly one.
+        UsageError: It is another URL, or nearly one.
     """
     text = str(place)
     refuse_slips(text, (*SCHEMES, "file"))
+    text = text.removeprefix("file://")
     if "://" in text:
-        hint = f"Bring it here: datakit sync {shlex.quote(text)} DIR"
-        raise UsageError(f"{text} is not on a local disk", hint=hint, subject=text)
-    return Path(place)
+        bring = f"Bring it here: datakit sync {shlex.quote(text)} DIR"
+        raise UsageError(message or f"{text} is not on a local disk", hint=hint or bring, subject=text)
+    return Path(text)
 
 
 def refuse_reserved(named: Mapping[str, StoreOptions], reserved: Iterable[str]) -> None:

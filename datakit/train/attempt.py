@@ -23,7 +23,7 @@ from datakit.data.order import Cursor
 from datakit.errors import InputError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, Note, OnEvent
 from datakit.storage import disk
-from datakit.storage.access import SCHEMES
+from datakit.storage.access import local_path
 from datakit.storage.commit import manifest_at, refuse_inside
 from datakit.train.checkpoint import Checkpoint, load_checkpoint, restore
 from datakit.train.identity import check_differences, check_fetched
@@ -45,14 +45,11 @@ RUN_FORMAT = 1
 
 _UNFINISHED = "unfinished-"
 
-_OF_RUN = {RUN_NAME, CHECKPOINTS_NAME, ADAPTER_DIR, QUEUE_NAME}
-"""Names by which a run is known, from its first moment on."""
-
 _LOGS = (".log", ".out", ".err")
 """What a job's script or scheduler writes where its run will be, before it is there (Slurm: `slurm-%j.out`)."""
 
-_MOUNTED = {"lost+found"}
-"""What a fresh ext4 volume holds."""
+_FOLDERS = {CHECKPOINTS_NAME, ADAPTER_DIR, QUEUE_NAME, "lost+found"}
+"""Those of a run, by which it is not known, as other programs use the names too; and what a fresh ext4 volume holds."""
 
 Resume: TypeAlias = Literal["auto", "never"]
 """Continue from the newest valid checkpoint if there is one; or start anew, which needs a run directory without any."""
@@ -251,8 +248,10 @@ def check_rehearsal(run: Path) -> None:
 
     Raises:
         Refused: It holds something else.
+        NotAllowed: It may not be read.
     """
-    names = {path.name for path in run.iterdir()} if run.is_dir() else set()
+    with disk.at_door(run):
+        names = {path.name for path in run.iterdir()} if run.is_dir() else set()
     if names - {LOCK_NAME} and not read_run(run).get("smoke"):
         raise Refused(
             f"{run} is in the way of a rehearsal and is not an earlier one",
@@ -273,8 +272,8 @@ def clear_rehearsal(run: Path) -> None:
             disk.remove(path)
 
 
-def check_request(resume: str, accept: Collection[str], *, output: Path | str, environ: Mapping[str, str]) -> None:
-    """See that what was asked for can be, before anything is looked at.
+def check_request(resume: str, accept: Collection[str], *, output: Path | str, environ: Mapping[str, str]) -> Path:
+    """See that what was asked for can be, before the data is looked at; gives the run directory.
 
     Args:
         resume: The option of `train`.
@@ -284,25 +283,32 @@ def check_request(resume: str, accept: Collection[str], *, output: Path | str, e
 
     Raises:
         UsageError: It cannot.
-        Refused: The directory is something else than a run.
+        Refused, IntegrityError, NotAllowed: As `check_place`.
     """
     _check_words(resume, accept)
     check_alone(environ)
-    if str(output).partition(":/")[0] in SCHEMES:  # a Path folds the slashes of a URL into one
-        hint = "Copy it there while it runs: --write-back URL"
-        raise UsageError(f"{output} cannot be a run: a run is a local directory", hint=hint, subject=str(output))
-    check_place(Path(output))
+    hint = "Copy it there while it runs: --write-back URL"
+    run = local_path(output, message=f"{output} cannot be a run: a run is a local directory", hint=hint)
+    check_place(run)
+    return run
 
 
 def check_place(run: Path) -> None:
-    """See that a directory is a run, or may become one: it is not there, is empty, or holds logs and hidden files only.
+    """See that a directory is a run, or may become one.
+
+    It may when it is not there, or holds no more than logs, hidden files and the folders that a killed attempt leaves.
 
     Raises:
         Refused: It is a commit or lies inside one, holds something else, or is no directory.
+        IntegrityError: A manifest that is torn, or contradicts itself, lies there.
+        UsageError: The commit there is of a newer format.
+        NotAllowed: It may not be read, or what it lies in not be entered.
     """
-    hint = f"Name a directory of its own: --output runs/{shlex.quote(run.name)}"
-    if run.exists() and not run.is_dir():
-        raise Refused(f"{run} is not a directory, and a run is one", hint=hint, subject=str(run))
+    hint = "Name a directory that is empty, or not there yet: --output RUN"
+    with disk.at_door(run):
+        names = {path.name for path in run.iterdir()} if run.is_dir() else set()
+        if not run.is_dir() and run.exists():
+            raise Refused(f"{run} is not a directory, and a run is one", hint=hint, subject=str(run))
     refuse_inside(run)
     manifest = None
     with contextlib.suppress(InputError):  # another program's manifest.json
@@ -310,10 +316,8 @@ def check_place(run: Path) -> None:
     if manifest is not None:
         message = f"{run} is the {manifest.kind} {manifest.name}, a commit, which holds what its manifest names"
         raise Refused(message, hint=hint, subject=str(run))
-    with disk.at_door(run):
-        names = {path.name for path in run.iterdir()} if run.is_dir() else set()
-    others = sorted(name for name in names if not (name.startswith(".") or name.endswith(_LOGS) or name in _MOUNTED))
-    if others and not names & _OF_RUN:
+    others = sorted(name for name in names - _FOLDERS if not (name.startswith(".") or name.endswith(_LOGS)))
+    if others and RUN_NAME not in names and not checkpoints(run / CHECKPOINTS_NAME):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise Refused(f"{run} holds {others[0]}{more}, and is no run", hint=hint, subject=str(run))
 

@@ -114,13 +114,12 @@ def train(
         >>> result = datakit.train("data/tokens", model="models/base", output="runs/a")  # doctest: +SKIP
         >>> result.adapter  # doctest: +SKIP
     """
-    recipe, run = settings or Recipe(), Path(output)
+    # all that can be wrong with what was named is found before the run directory is made
+    recipe, run = settings or Recipe(), check_request(resume, accept, output=output, environ=os.environ)
     if smoke:
         if write_back is not None:
             on_event(Note(f"a rehearsal is not written back: nothing goes to {write_back}"))
         recipe, run, write_back = recipe.rehearsal(), rehearsal_dir(run), None
-    # all that can be wrong with what was named is found before the run directory is made
-    check_request(resume, accept, output=output, environ=os.environ)
     data, base = open_dataset(dataset), identify(model, quick=not smoke and _is_trained(run, recipe))
     check_tokenized(data)
     allowed = guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)

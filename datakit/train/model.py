@@ -73,14 +73,17 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
         UsageError: It is a URL.
         NotFound: The directory is not there.
         InputError: It holds no model.
+        NotAllowed: It may not be read.
         IntegrityError: A file is not what the manifest says; names the file and the part of it.
     """
     path = local_path(directory)
-    if not path.is_dir():
-        raise NotFound(f"no base model at {path}", hint="Name a local directory with config.json", subject=str(path))
-    if not (path / "config.json").is_file():
-        hint = "Name the directory of a model as transformers saves it"
-        raise InputError(f"{path} holds no model: it has no config.json", hint=hint, subject=str(path))
+    with at_door(path):
+        if not path.is_dir():
+            hint = "Name a local directory with config.json"
+            raise NotFound(f"no base model at {path}", hint=hint, subject=str(path))
+        if not (path / "config.json").is_file():
+            hint = "Name the directory of a model as transformers saves it"
+            raise InputError(f"{path} holds no model: it has no config.json", hint=hint, subject=str(path))
     seen = _look(path)
     with contextlib.suppress(NotFound):
         manifest = _verified(path, quick=quick)

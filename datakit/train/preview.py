@@ -85,8 +85,8 @@ def preview(
     on_event: OnEvent = ignore,
 ) -> Preview:
     """Look at everything that `train` would look at; arguments and errors are those of `train`."""
-    check_request(resume, accept, output=output, environ=os.environ)
-    data, base, run = open_dataset(dataset), identify(model, quick=True), Path(output)
+    run = check_request(resume, accept, output=output, environ=os.environ)
+    data, base = open_dataset(dataset), identify(model, quick=True)
     check_tokenized(data)
     guard(data.path, data.manifest, expect=expect_data, read=verify, accept=accept, on_event=on_event)
     path = None

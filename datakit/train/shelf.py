@@ -97,13 +97,15 @@ def look(run: Path, *, quick: bool = True) -> list[Held]:
         NotFound: There is no such directory, or it is no run.
         NotAllowed: It may not be read.
     """
-    if not run.is_dir():
-        raise NotFound(f"no run at {run}", hint="Name the --output of a training", subject=str(run))
-    paths = checkpoints(run / CHECKPOINTS_NAME)
-    if (run / ADAPTER_DIR).is_dir():
-        paths.append(run / ADAPTER_DIR)
-    if not paths and not (run / CHECKPOINTS_NAME).is_dir() and not (run / "run.json").is_file():
-        raise NotFound(f"{run} is not the directory of a run", hint="Name the --output of a training", subject=str(run))
+    hint = "Name the --output of a training"
+    with disk.at_door(run):
+        if not run.is_dir():
+            raise NotFound(f"no run at {run}", hint=hint, subject=str(run))
+        paths = checkpoints(run / CHECKPOINTS_NAME)
+        if (run / ADAPTER_DIR).is_dir():
+            paths.append(run / ADAPTER_DIR)
+        if not paths and not (run / CHECKPOINTS_NAME).is_dir() and not (run / "run.json").is_file():
+            raise NotFound(f"{run} is not the directory of a run", hint=hint, subject=str(run))
     states: dict[str, State] = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
     return [_look_at(path, states, quick=quick) for path in paths]
 

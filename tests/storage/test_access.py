@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datakit.errors import UsageError
-from datakit.storage.access import VARIABLES, StoreOptions
+from datakit.storage.access import VARIABLES, StoreOptions, local_path
 
 SECRET = "wJalrXUtnFEMI-very-secret"
 
@@ -199,3 +199,17 @@ def test_options_can_be_pickled_for_worker_processes() -> None:
     options = StoreOptions(endpoint_url="http://x", access_key_id="i", secret_access_key="s")
 
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_where_only_the_local_disk_will_do_a_url_is_seen() -> None:
+    """`file://` says a path; of another place what is said is how to get at it, or what the caller says."""
+    paths = [local_path(place) for place in ("/data/ds", "file:///data/ds", Path("/data/ds"))]
+
+    assert paths == [Path("/data/ds")] * 3
+    with pytest.raises(UsageError, match="cold://b/ds is not on a local disk") as elsewhere:
+        local_path("cold://b/ds")
+    with pytest.raises(UsageError, match=r"pack it first\. Do that"):
+        local_path("s3://b/ds", message="pack it first", hint="Do that")
+    with pytest.raises(UsageError, match="file:// has two slashes"):
+        local_path("file:/data/ds")
+    assert elsewhere.value.hint == "Bring it here: datakit sync cold://b/ds DIR"

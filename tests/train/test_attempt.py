@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,12 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import Refused, StoreUnavailable, UsageError, train
+from datakit import NotAllowed, Refused, StoreUnavailable, UsageError, train
 from datakit.data.order import Cursor
 from datakit.events import Caution, Event, Note, ignore
-from datakit.train.attempt import Fetch, Start, begin, check_geometry, check_place, record_attempt
+from datakit.train import shelf
+from datakit.train.attempt import Fetch, Start, begin, check_geometry, check_place, check_request, record_attempt
 from datakit.train.checkpoint import State, save_checkpoint
 from datakit.train.identity import differences
+from datakit.train.model import identify
 from datakit.train.preview import preview
 from datakit.train.recipe import Recipe
 from datakit.train.step import make_optimizer
@@ -363,6 +366,8 @@ def test_a_preview_refuses_what_the_training_refuses(
         ("table/deeper/run", "lies inside the checkpoint table, a commit"),
         ("raw", "holds chat.jsonl and 1 more, and is no run"),
         ("raw/chat.jsonl", "is not a directory, and a run is one"),
+        ("lightning", "holds hparams.yaml, and is no run"),
+        ("hub", "holds notes.txt, and is no run"),
     ],
 )
 def test_a_directory_that_is_something_else_is_refused_untouched(
@@ -373,11 +378,15 @@ def test_a_directory_that_is_something_else_is_refused_untouched(
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "chat.jsonl").write_text("{}")
     (tmp_path / "raw" / "more.jsonl").write_text("{}")
+    for name in ("lightning/checkpoints/epoch=1.ckpt", "lightning/hparams.yaml", "hub/adapter/x.bin", "hub/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     before = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(Refused, match=re.escape(said)):
+    with pytest.raises(Refused, match=re.escape(said)) as refused:
         begin_it(tokens_dir, model=base_dir, output=tmp_path / place, settings=Recipe(steps=1))
 
+    assert place not in str(refused.value.hint)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -387,6 +396,45 @@ def test_a_directory_that_may_become_a_run_is_taken(tmp_path: Path, name: str) -
     (tmp_path / name).touch()
 
     check_place(tmp_path)
+
+
+def test_what_a_killed_attempt_has_left_is_a_run_whatever_lies_beside_it(tmp_path: Path) -> None:
+    """Folders without a state, before there is a `run.json`; and a checkpoint that was fetched, with a user's notes."""
+    for name in ("write-back", "checkpoints"):
+        (tmp_path / "begun" / name).mkdir(parents=True)
+    make_commit(tmp_path / "fetched" / "checkpoints" / "step-00000002", {"a": b"a"}, kind="checkpoint")
+    (tmp_path / "fetched" / "notes.txt").touch()
+
+    check_place(tmp_path / "begun")
+    check_place(tmp_path / "fetched")
+
+
+def test_a_place_on_this_disk_may_be_a_url(tmp_path: Path) -> None:
+    """`file://` and a path; of any other kind none is a directory, a named store's neither."""
+    asked: dict[str, Any] = {"resume": "auto", "accept": (), "environ": {}}
+
+    assert check_request(output=f"file://{tmp_path}/run", **asked) == tmp_path / "run"
+    for elsewhere in ("cold://b/run", "hf://x"):
+        with pytest.raises(UsageError, match=re.escape(f"{elsewhere} cannot be a run")):
+            check_request(output=elsewhere, **asked)
+
+
+@pytest.mark.parametrize("look_at", [check_place, shelf.look, identify])
+def test_a_place_below_a_closed_door_is_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_at: Callable[[Path], object]
+) -> None:
+    """In a sentence; a bare PermissionError would name neither exit code nor hint."""
+    closed, real = tmp_path / "closed" / "run", os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(closed):  # the tests' user may be root, whom no mode keeps out
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+
+    with pytest.raises(NotAllowed, match="closed/run: Permission denied"):
+        look_at(closed)
 
 
 @pytest.mark.parametrize("begin_it", [train, preview])
