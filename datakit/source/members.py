@@ -52,7 +52,7 @@ class Holder(NamedTuple):
     changed_ns: int
     exact: bool
     source_ns: int = 0
-    version: Version | None = None
+    version: bytes | None = None
 
     @classmethod
     def at(cls, name: str, path: str, *, exact: bool) -> Holder:
@@ -153,8 +153,7 @@ class Members:
 
     def versions(self, positions: Positions) -> bytes:
         """What tells the versions of the files of some of which only an index was read."""
-        known = (holder.version for holder in self._holders_of(positions) if holder.version is not None)
-        return "".join(f"{version.size} {version.stamp}\n" for version in known).encode()
+        return b"".join(one.version for one in self._holders_of(positions) if one.version is not None)
 
     def _holders_of(self, positions: Positions) -> list[Holder]:
         return [self.holders[number] for number in np.unique(self.holder_of[positions])]

@@ -27,7 +27,7 @@ from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
 from datakit.source.members import Holder, Piece, Said
 from datakit.source.naming import Naming
-from datakit.source.originals import PLACES_BYTES, Version, reading
+from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
@@ -69,13 +69,24 @@ def list_tar(task: TarTask) -> Piece:
         holder = holder._replace(source_ns=task.source.changed_ns or 0)
         index, why = _index_of(task, holder)
         if index is not None:
-            version = Version(task.source.bytes, task.source.stamp)
-            return _indexed(holder._replace(exact=True, version=version), index)
+            return _indexed(_vouched(holder, task), index)
         piece = _foreign(holder, task.source, task.naming)
     if why is None:
         return piece
     said = Caution(f"{why}; so the tar itself was read", hint="If that is not meant, fetch both again")
     return replace(piece, remarks=(*piece.remarks, said))
+
+
+def _vouched(holder: Holder, task: TarTask) -> Holder:
+    """A tar whose index is believed, with what tells this version of it.
+
+    That is how it looks but for the time of its inode, which a hard link changes, as DVC and we make of shards.
+    """
+    if task.file.version is None:  # a copy
+        return holder._replace(exact=True, version=f"{task.source.bytes} {task.source.stamp}\n".encode())
+    status = os.stat(holder.path)
+    version = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}\n".encode()
+    return holder._replace(exact=True, source_ns=status.st_mtime_ns, version=version)
 
 
 def _index_of(task: TarTask, holder: Holder) -> tuple[Index | None, str | None]:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from datakit import InputError
 from datakit.data.shard import Sample, member_bytes, sample_digest
 from datakit.source.members import Holder, Members, Piece, joined
-from datakit.source.originals import Version
 from datakit.source.records import KeyColumn
 
 SAMPLES = st.lists(
@@ -151,10 +150,10 @@ def test_digests_need_no_times_and_places_do(tmp_path: Path) -> None:
 def test_a_digest_that_an_index_says_holds_for_one_version_of_its_file(tmp_path: Path) -> None:
     """What is remembered of such records tells those versions, and their times; of others there is none to tell."""
     said, found, timed = (laid(tmp_path / name, [Sample(name, {"x": b"1"})], exact=name != "c") for name in "abc")
-    said = replace(said, holder=said.holder._replace(source_ns=7, version=Version(10, 7)))
+    said = replace(said, holder=said.holder._replace(source_ns=7, version=b"10 7"))
     table = joined([said, found, timed])
 
-    assert table.versions(np.array([0])) == table.versions(np.array([2, 0, 1])) == b"10 7\n"
+    assert table.versions(np.array([0])) == table.versions(np.array([2, 0, 1])) == b"10 7"
     assert table.versions(np.array([1, 2])) == b""
     assert table.newest_ns(np.array([0, 1])) == 7
 

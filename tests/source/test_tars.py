@@ -288,6 +288,19 @@ def test_a_tar_that_was_edited_beside_its_index_is_read_again(
     assert tree(tmp_path / "two") == before
 
 
+def test_a_hard_link_makes_no_other_version_of_a_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC gives a shard another name, which changes its inode's time and no byte: with its index it is known again."""
+    at_rest(monkeypatch)
+    small_pack(write_lines(tmp_path / "raw.jsonl", raw_lines(50)), tmp_path / "one")
+    small_pack(tmp_path / "one", tmp_path / "two")
+
+    for number, shard in enumerate((tmp_path / "one").glob("*.tar")):
+        (tmp_path / f"{number}").hardlink_to(shard)
+    again = small_pack(tmp_path / "one", tmp_path / "two")
+
+    assert (again.built, again.reused) == (0, again.shards)
+
+
 def test_what_an_index_calls_a_twin_is_read_before_it_is_left_out(tmp_path: Path) -> None:
     """Nobody would read it otherwise, and it may have been edited since."""
     files = {"a.txt": b"same", "b.txt": b"same", "c.txt": b"other"}
