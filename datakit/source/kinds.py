@@ -20,6 +20,9 @@ _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 _SIDE_FILES = ("manifest.json", ".index.arrow", ".idx", ".idx.json")
 """What may lie beside shards and is not read as raw data: ours, Energon's, DALI's."""
 
+_TAR_INDEX = ".tar.index.arrow"
+"""What tells that there were tars."""
+
 
 def plain_name(name: str) -> str:
     """A name without the ending of a compressed file."""
@@ -72,6 +75,9 @@ def kind_of(names: Sequence[str], *, wanted: Kind | Literal["auto"], src: str | 
         raise InputError(f"{src} holds no {_STATE}, so it is no saved dataset", hint="Name the folder that holds it")
     if single and wanted in ("auto", "jsonl") and plain_name(names[0]).endswith(".json"):
         return "jsonl"
+    only_side = wanted in ("auto", "tar") and all(name.endswith(_SIDE_FILES) for name in names)
+    if only_side and any(name.endswith(_TAR_INDEX) for name in names):
+        return "tar"
     if wanted == "auto" and not _TELLING & {name[name.rfind(".") :] for name in names}:
         return "files"  # told by the few endings that there are, a tenth of the work of asking each name
     found = {kind: [name for name in names if is_one(name)] for kind, (_, is_one) in _NOUNS.items()}

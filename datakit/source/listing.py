@@ -22,7 +22,7 @@ from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
 from datakit.source.tars import list_tar, tar_tasks
 from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal
-from datakit.source.vouching import lost_tars, named_in
+from datakit.source.vouching import damaged_manifests, lost_tars, named_in
 from datakit.units import agree, format_number_of
 
 _IN_PLACE = "Mend rows of tables, members of tars, objects in a store and what cannot be read where they are"
@@ -69,6 +69,7 @@ def list_records(
         hidden += [name for piece in pieces for name in piece.hidden]
         lost = lost_tars(sources.files, sources.beside, named=named)
         records = joined(pieces, troubles=[*told, *lost])
+        records = replace(records, remarks=(*damaged_manifests(sources.beside, named=named), *records.remarks))
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
         pieces = list(run(list_table, tables))

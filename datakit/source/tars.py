@@ -32,7 +32,7 @@ from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
 from datakit.source.troubles import Trouble
-from datakit.source.vouching import Named, difference, index_at, reader
+from datakit.source.vouching import BRING, NamedIn, difference, index_at, reader
 from datakit.storage import disk
 
 
@@ -46,6 +46,7 @@ class TarTask:
         index: Where its index would be.
         said: What a manifest says of it; None where none names it.
         said_index: The same of its index.
+        bundled: Whether that manifest says that lines share members.
         naming: How names are cut.
     """
 
@@ -54,6 +55,7 @@ class TarTask:
     index: str
     said: FileEntry | None
     said_index: FileEntry | None
+    bundled: bool
     naming: Naming
 
 
@@ -70,6 +72,9 @@ def list_tar(task: TarTask) -> Piece:
         index, why = _index_of(task, holder)
         if index is not None:
             return _indexed(_vouched(holder, task), index)
+        if why is not None and task.bundled:
+            problem = f"only an index tells its bundled lines apart, and {why}"
+            return _left_out(holder, Trouble(holder.name, problem, hint=BRING))
         piece = _foreign(holder, task.source, task.naming)
     if why is None:
         return piece
@@ -104,7 +109,9 @@ def _index_of(task: TarTask, holder: Holder) -> tuple[Index | None, str | None]:
     return None, f"the index beside {holder.name} is not of this tar: {other}"
 
 
-def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, named: Named, naming: Naming) -> list[TarTask]:
+def tar_tasks(
+    tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, named: NamedIn, naming: Naming
+) -> list[TarTask]:
     """The tasks that list tars.
 
     Args:
@@ -116,11 +123,21 @@ def tar_tasks(tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, named: 
     tasks = []
     for file, source in tars:
         said = said_index = None
+        bundled = False
         for folder in PurePosixPath(file.name).parents:
             name, its = str(PurePosixPath(file.name).relative_to(folder)), named(folder)
-            said, said_index = its.get(name, said), its.get(index_name(name), said_index)
-        tasks.append(TarTask(file, source, os.path.join(root, index_name(file.name)), said, said_index, naming))
+            said, said_index = its.entries.get(name, said), its.entries.get(index_name(name), said_index)
+            bundled |= its.bundled and name in its.entries
+        index = os.path.join(root, index_name(file.name))
+        tasks.append(TarTask(file, source, index, said, said_index, bundled, naming))
     return tasks
+
+
+def _left_out(holder: Holder, trouble: Trouble) -> Piece:
+    """A tar of which nothing is taken."""
+    none, empty = np.zeros(0, np.int64), KeyColumn.of(())
+    digests = np.zeros((0, DIGEST_BYTES), np.uint8)
+    return Piece(holder, empty, (), none.astype(np.int32), none, none, digests, none, troubles=(trouble,))
 
 
 def _indexed(holder: Holder, index: Index) -> Piece:

@@ -1,15 +1,16 @@
 """vouching: whether the index that lies beside a tar is of that tar, and what a manifest says of both.
 
 An index is believed where a manifest that names it gives its bytes, and where the tar's own headers agree with it: each
-part under the name and in the place that it says, none besides. Contents are compared when they are read.
+part under the name and in the place that it says, none besides, and of a bundle all lines. Contents are compared when
+they are read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,31 +22,49 @@ from datakit.data.keys import part_of
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, header, member_bytes
 from datakit.errors import DatakitError, InputError, IntegrityError, UsageError, printable
+from datakit.events import Caution
 from datakit.source.kinds import plain_name
 from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.trees import SourceFile
 from datakit.source.troubles import Trouble
 from datakit.storage.commit import parse_manifest
 
-Named: TypeAlias = Callable[[PurePosixPath], Mapping[str, FileEntry]]
-
-_BRING = "Bring it: datakit sync --repair SOURCE DATASET; or, to do without it, move the manifest away"
+BRING = "Bring it: datakit sync --repair SOURCE DATASET; or, to do without it, move the manifest away"
 _LOOK = "Look: datakit verify DATASET; or, to do without it, move the index and the manifest away"
 
 
-def named_in(folder: str) -> Mapping[str, FileEntry]:
-    """What a folder's manifest says of each file that it names; one that cannot be read vouches for none."""
-    path = os.path.join(folder, MANIFEST_NAME)
+class Named(NamedTuple):
+    """What a folder's manifest says: of each file that it names, and whether lines share members of its tars.
+
+    Where it is damaged, `problem` says so, and it says nothing else.
+    """
+
+    entries: Mapping[str, FileEntry] = {}
+    bundled: bool = False
+    problem: str | None = None
+
+
+NamedIn: TypeAlias = Callable[[PurePosixPath], Named]
+
+
+def named_in(folder: str) -> Named:
+    """What the manifest of a folder says; there may be none, or one of others, which says nothing of a tar."""
+    path = os.path.normpath(os.path.join(folder, MANIFEST_NAME))
     if not os.path.exists(path):
-        return {}
+        return Named()
     try:
         with reading(path) as file:
-            return {entry.name: entry for entry in parse_manifest(file.read(), where=path).members}
-    except DatakitError:
-        return {}
+            manifest = parse_manifest(file.read(), where=path)
+    except InputError:
+        return Named()
+    except DatakitError as error:
+        return Named(problem=error.message)
+    pack = manifest.about.get("pack")
+    bundled = isinstance(pack, dict) and pack.get("bundle") is not None
+    return Named({entry.name: entry for entry in manifest.members}, bundled)
 
 
-def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, named: Named) -> list[Trouble]:
+def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, named: NamedIn) -> list[Trouble]:
     """The tars that manifests of a source name and that are not there, as offenders.
 
     Args:
@@ -55,13 +74,29 @@ def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, name
     """
     there = {plain_name(file.name) for file in files}
     lost = []
-    for file in beside:
-        folder = PurePosixPath(file.name).parent
-        if file.name == str(folder / MANIFEST_NAME):
-            names = (str(folder / name) for name in named(folder) if name.endswith(".tar"))
-            said = f"is not there, and {file.name} names it"
-            lost += [Trouble(name, said, hint=_BRING) for name in names if name not in there]
+    for folder in _with_manifest(beside):
+        names = (str(folder / name) for name in named(folder).entries if name.endswith(".tar"))
+        said = f"is not there, and {folder / MANIFEST_NAME} names it"
+        lost += [Trouble(name, said, hint=BRING) for name in names if name not in there]
     return lost
+
+
+def damaged_manifests(beside: Sequence[SourceFile], *, named: NamedIn) -> list[Caution]:
+    """What to say of manifests beside tars that cannot tell any more which tars there should be.
+
+    Args:
+        beside: What lies beside the tars, manifests among it.
+        named: What the manifest of a folder below the source names.
+    """
+    problems = (named(folder).problem for folder in _with_manifest(beside))
+    said = "so it was not seen whether all tars are there"
+    return [Caution(f"{problem}; {said}", hint=BRING) for problem in problems if problem is not None]
+
+
+def _with_manifest(beside: Sequence[SourceFile]) -> Iterator[PurePosixPath]:
+    """The folders of manifests."""
+    names = (PurePosixPath(file.name) for file in beside)
+    return (name.parent for name in names if name.name == MANIFEST_NAME)
 
 
 def index_at(path: str, said: FileEntry | None) -> Index:
@@ -119,7 +154,7 @@ class _Places:
         self._index = index
         self._prefix: str | None = None
         self._files: dict[str, tuple[int, int]] = {}
-        self._bundles = {(0, -1)}  # nothing lies in the first
+        self._bundles = {(0, -1): True}  # whether each is a part as it is; nothing lies in the first
         rows, numbers, offsets, sizes = [], [], [], []
         for number, part in enumerate(index.parts):
             its = np.flatnonzero(index.has(part))
@@ -152,25 +187,41 @@ class _Places:
         named = None if entry.kind in ("folder", "device") else part_of(entry.name)
         if named is None:
             return True
-        if named[1] == BUNDLE_PART:
-            self._bundles.add(at)
+        if entry.kind not in ("file", "hard link"):  # what no index can name
+            return False
         first, last = self._offsets.searchsorted([at[0], at[0] + 1]).tolist()
         its = [place for place in range(first, last) if self._is_at(place, *named, size=at[1])]
         self._taken[its] = True
+        if named[1] == BUNDLE_PART:
+            whole = any(self._index.parts[self._parts[place]] == BUNDLE_PART for place in its)
+            self._bundles[at] = self._bundles.get(at, False) or whole
         return bool(its)
 
     def left(self) -> str | None:
-        """What the index names that is neither a member nor a line in a bundle."""
-        starts, sizes = np.array(sorted(self._bundles), np.int64).T
-        ends = (starts + sizes)[starts.searchsorted(self._offsets, "right") - 1]
+        """What the index names that is neither a member nor a line in a bundle, or what it leaves out of a bundle."""
+        bundles = sorted(self._bundles)
+        starts, sizes = np.array(bundles, np.int64).T
+        bundle_of = starts.searchsorted(self._offsets, "right") - 1
+        ends = (starts + sizes)[bundle_of]
         is_line = np.array([part == LINE_PART for part in self._index.parts], np.bool_)[self._parts]
-        is_line &= (self._offsets >= 0) & (self._sizes >= 0)
-        known = self._taken | is_line & (self._sizes <= ends - self._offsets)
-        if known.all():
+        is_line &= (self._offsets >= 0) & (self._sizes >= 0) & (self._sizes <= ends - self._offsets)
+        known = self._taken | is_line
+        if not known.all():
+            place = int(known.argmin())
+            return f"no part of a sample is at byte {self._offsets[place]}, where the index names {self._name(place)}"
+        # a bundle that is a part as it is may hold anything; of any other, a line begins where the one before it ends
+        whole = np.array([self._bundles[bundle] for bundle in bundles], np.bool_)
+        lines = np.flatnonzero(is_line & ~whole[bundle_of])
+        after = self._offsets[lines] + self._sizes[lines] + 1
+        nexts, same = self._offsets[np.roll(lines, -1)], np.diff(bundle_of[lines], append=-1) == 0
+        wrong = np.flatnonzero(after != np.where(same, nexts, ends[lines]))
+        if not len(wrong):
             return None
-        place = int(known.argmin())
-        name = f"{self._index.key(int(self._rows[place]))}.{self._index.parts[self._parts[place]]}"
-        return f"no part of a sample is at byte {self._offsets[place]}, where the index names {name}"
+        said = f"the line of {self._name(int(lines[wrong[0]]))} ends before byte {after[wrong[0]]}"
+        return f"{said}, and the index names none that begins there"
+
+    def _name(self, place: int) -> str:
+        return f"{self._index.key(int(self._rows[place]))}.{self._index.parts[self._parts[place]]}"
 
     def _is_at(self, place: int, key: str, part: str, *, size: int) -> bool:
         """Whether a place is that of a part, or of a bundle's first line, under one prefix, as `--keys tar` sets it."""

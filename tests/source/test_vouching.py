@@ -7,6 +7,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from datakit import InputError, IntegrityError
@@ -17,6 +18,7 @@ from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import Keys, reindex
+from datakit.source.kinds import Kind
 from datakit.source.vouching import difference
 from datakit.verify.verify import verify
 from support.packing import raw_lines, samples_of, small_pack, write_lines, write_pairs
@@ -159,9 +161,95 @@ def test_hard_links_and_what_readers_skip_are_as_their_index_says(tmp_path: Path
     assert not [event for event in told if isinstance(event, Caution) and "index" in event.message]
 
 
+@pytest.mark.parametrize("how", ["gone", "of another tar"])
+def test_bundles_without_their_index_are_offenders(tmp_path: Path, how: str) -> None:
+    """Each would be one sample of many lines: a manifest that says so names the tar as what is not all there."""
+    for name, count in (("ds", 20), ("more", 21)):
+        raw = write_lines(tmp_path / f"{name}.jsonl", raw_lines(count))
+        small_pack(raw, tmp_path / "raw" / name, name="ds", shard_size="1MiB", bundle=7)
+    (shard,), (other,) = ((tmp_path / "raw" / name).glob("*.tar") for name in ("ds", "more"))
+    if how == "gone":
+        Path(index_name(str(shard))).unlink()
+    else:
+        shard.write_bytes(other.read_bytes())
+
+    with pytest.raises(
+        InputError, match=rf"ds/{shard.name}: only an index tells its bundled lines apart, and "
+    ) as caught:
+        pack(tmp_path / "raw", tmp_path / "two")
+
+    assert "sync --repair" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("rows", [slice(5), slice(1, None), [0, 1, 2, 3, 5, 6, 7], [0, 1, 2, 3, 3, 4, 5, 6, 7]])
+def test_an_index_that_leaves_out_a_line_of_a_bundle_is_not_believed(tmp_path: Path, rows: slice | list[int]) -> None:
+    """No header tells of a line; the lines of a bundle fill it, and each is named once."""
+    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(8)), tmp_path / "one", shard_size="1MiB", bundle=4)
+    (shard,) = (tmp_path / "one").glob("*.tar")
+    index = Index.from_buffer(Path(index_name(str(shard))).read_bytes())
+    its = np.arange(8)[rows].tolist()
+
+    found = difference(Index.from_rows([index.row(row) for row in its]), str(shard), shard.stat().st_size)
+
+    assert difference(index, str(shard), shard.stat().st_size) is None
+    assert found is not None
+    if rows == [0, 1, 2, 3, 5, 6, 7]:
+        assert "does not name" in found
+    elif rows != slice(1, None):
+        assert "and the index names none that begins there" in found
+
+
+def test_what_no_index_can_name_is_not_believed(tmp_path: Path) -> None:
+    """A link, or the rest of a file that another volume began, under the name of a part."""
+    path = tar(tmp_path / "raw" / "x.tar", {"a.txt": b"1", "b.txt": b"2"})
+    reindex(tmp_path / "raw")
+    (tmp_path / "raw" / "manifest.json").unlink()
+    data = bytearray(path.read_bytes())
+    data[156:157] = b"M"
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    path.write_bytes(data)
+
+    with pytest.raises(InputError, match=r"x\.tar/a\.txt is a member of another kind, not a file"):
+        pack(tmp_path / "raw", tmp_path / "ds")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "tar"])
+def test_a_dataset_all_of_whose_tars_are_gone_is_refused(tmp_path: Path, wanted: Kind) -> None:
+    """Its indexes and its manifest are no files that anybody means to pack."""
+    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "one", shard_size="1MiB")
+    (shard,) = (tmp_path / "one").glob("*.tar")
+    shard.unlink()
+    settings = PackSettings(input=wanted)
+
+    with pytest.raises(InputError, match=rf"{shard.name} is not there, and manifest\.json names it"):
+        pack(tmp_path / "one", tmp_path / "two", settings=settings)
+    (tmp_path / "one" / "manifest.json").unlink()
+    with pytest.raises(InputError, match="is empty: it holds no records"):
+        pack(tmp_path / "one", tmp_path / "two", settings=settings)
+
+
+def test_a_manifest_that_is_torn_is_told(tmp_path: Path) -> None:
+    """It names no tar any more, so nobody knows whether one is missing; what others call so is nothing to speak of."""
+    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "one", shard_size="1MiB")
+    manifest = tmp_path / "one" / "manifest.json"
+    said = []
+
+    for data in (manifest.read_bytes()[:100], b'{"mine": 1}'):
+        manifest.write_bytes(data)
+        told: list[Event] = []
+        pack(tmp_path / "one", tmp_path / "two", on_event=told.append)
+        said.append([event.message for event in told if isinstance(event, Caution)])
+
+    ((torn,), nothing) = said
+    assert torn.startswith(f"{manifest}: ")
+    assert torn.endswith("; so it was not seen whether all tars are there")
+    assert nothing == []
+
+
 def test_an_index_that_its_manifest_names_and_that_is_gone_is_told(tmp_path: Path) -> None:
-    """Without it a bundle is one sample, and tokens are gone."""
-    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "one", shard_size="1MiB", bundle=7)
+    """Without it tokens are gone, and no digest says what a sample was."""
+    small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(20)), tmp_path / "one", shard_size="1MiB")
     (path,) = (tmp_path / "one").glob("*.index.arrow")
     path.unlink()
     told: list[Event] = []
