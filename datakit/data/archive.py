@@ -20,7 +20,7 @@ from datakit.data.shard import BLOCK_BYTES, first_difference
 from datakit.errors import IntegrityError
 
 Kind: TypeAlias = Literal[
-    "file", "folder", "hard link", "symbolic link", "device", "sparse file", "member of another kind"
+    "file", "folder", "hard link", "symbolic link", "device", "volume label", "sparse file", "member of another kind"
 ]
 
 Read: TypeAlias = Callable[[int, int], Buffer]
@@ -38,9 +38,15 @@ _KINDS: dict[bytes, Kind] = {
     b"4": "device",
     b"5": "folder",
     b"6": "device",
+    b"D": "folder",
+    b"V": "volume label",
     b"S": "sparse file",
 }
-"""Of what POSIX and GNU tar say; others, such as the rest of a file that another volume began, are of another kind."""
+"""Of what POSIX and GNU tar say, of which D is a folder with a list of what was in it (`--listed-incremental`); others,
+such as the rest of a file that another volume began, are of another kind."""
+
+NO_FILES: frozenset[Kind] = frozenset({"folder", "device", "volume label"})
+"""Kinds that no reader of samples misses: what they stand for has no bytes in any tar."""
 
 _WITHOUT_CONTENT = b"123456"
 """Types whose size field counts no bytes that follow (POSIX), whatever it says."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.archive import Entry, entries
+from datakit.data.archive import NO_FILES, Entry, entries
 from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash, part_of, skipped_as
@@ -229,7 +229,7 @@ class _Reading:
 
     def _take(self, entry: Entry) -> None:
         where = f"{self.name}: {entry.name}"
-        if entry.kind in ("folder", "device"):
+        if entry.kind in NO_FILES:
             self.skipped[f"{entry.kind}s"] += 1
         elif entry.kind in ("symbolic link", "sparse file", "member of another kind"):
             self.trouble(where, f"it is a {entry.kind}, whose bytes do not stand in the tar as they are")

@@ -223,7 +223,7 @@ def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[F
             for entry in entries(reader(file), holder.size, errors="surrogateescape"):
                 steps = [step for step in entry.name.split("/") if step != "."]
                 name, hint = "/".join(steps), "Take it out of the tar"
-                if entry.kind == "folder":
+                if entry.kind in ("folder", "volume label"):
                     continue
                 if ".." in steps:
                     told.append(Trouble(printable(name), "leads up, by a step `..`", hint=hint))

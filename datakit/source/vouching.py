@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.archive import Entry, Read, entries
+from datakit.data.archive import NO_FILES, Entry, Read, entries
 from datakit.data.digest import Buffer, FileEntry
 from datakit.data.index import Index
 from datakit.data.keys import part_of
@@ -184,7 +184,7 @@ class _Places:
             at = self._files.get(entry.target, at)
         elif entry.kind == "file":
             self._files[entry.name] = at
-        named = None if entry.kind in ("folder", "device") else part_of(entry.name)
+        named = None if entry.kind in NO_FILES else part_of(entry.name)
         if named is None:
             return True
         if entry.kind not in ("file", "hard link"):  # what no index can name

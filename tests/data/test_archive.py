@@ -170,8 +170,16 @@ def test_links_devices_and_sparse_files_are_told_apart(tmp_path: Path) -> None:
         assert [entry.name for entry in found] == ["a.txt", "b.txt", "c.txt", "d.txt"]
 
 
-@pytest.mark.parametrize("flag", [b"M", b"V", b"D", b"A"])
-def test_what_posix_and_gnu_tar_have_no_file_for_is_no_file(flag: bytes) -> None:
+@pytest.mark.parametrize(
+    ("flag", "kind"),
+    [
+        (b"M", "member of another kind"),
+        (b"V", "volume label"),
+        (b"D", "folder"),
+        (b"A", "member of another kind"),
+    ],
+)
+def test_what_posix_and_gnu_tar_have_no_file_for_is_no_file(flag: bytes, kind: str) -> None:
     """The rest of a file of another volume, a volume's label, a dump's list, another vendor's; oracle: tarfile."""
     info = tarfile.TarInfo("x.jpg")
     info.type, info.size = flag, 600
@@ -180,7 +188,7 @@ def test_what_posix_and_gnu_tar_have_no_file_for_is_no_file(flag: bytes) -> None
         assert [each.isreg() for each in tar] == [False, True]
 
     assert [(entry.name, entry.kind) for entry in read_all(data)] == [
-        ("x.jpg", "member of another kind"),
+        ("x.jpg", kind),
         ("y.txt", "file"),
     ]
 

@@ -174,6 +174,23 @@ def test_what_gnu_tar_wrote_is_packed(tmp_path: Path) -> None:
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
 
 
+@pytest.mark.parametrize("option", ["--label=vol.1", "--listed-incremental=snar"])
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+def test_a_label_and_a_list_of_a_dump_are_nothing_to_pack(tmp_path: Path, form: str, option: str) -> None:
+    """GNU tar writes them for itself; samples, and the index that reindex makes of them, are those of the files."""
+    raw = write_pairs(tmp_path / "raw", 3)
+    (tmp_path / "tars").mkdir()
+    command = ["tar", f"--format={form}", option, "-cf", "tars/x.tar", "-C", raw, *os.listdir(raw)]
+    subprocess.run(command, check=True, cwd=tmp_path)
+
+    pack(tmp_path / "tars", tmp_path / "one")
+    samples = reindex(tmp_path / "tars").samples
+    pack(tmp_path / "tars", tmp_path / "two")
+
+    assert samples == len(by_key(tmp_path / "one")) > 0
+    assert by_key(tmp_path / "one") == by_key(tmp_path / "two")
+
+
 def test_names_are_cut_by_the_same_rule(tmp_path: Path) -> None:
     """And escaped by the same."""
     tar(tmp_path / "x.tar", {"a.b.c.jpg": b"1"})
