@@ -11,10 +11,12 @@ again (parts above 8 MiB, scattered samples). It is not mapped, because others m
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +26,11 @@ from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash, part_of, skipped_as
 from datakit.data.shard import Part, Row, SampleDigest
-from datakit.errors import IntegrityError
+from datakit.errors import InputError, IntegrityError
 from datakit.pack.writing import Totals
 from datakit.source.originals import changed_ns, open_original
 from datakit.source.records import MAX_KEY_BYTES
-from datakit.source.troubles import Trouble
+from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage.disk import at_door, read_all
 
 TAR = ".tar"
@@ -45,8 +47,57 @@ MOST_TROUBLES = 100
 DAMAGED_TAR = "Fetch it again, or move it away; datakit pack takes no damaged tar either"
 """The hint of damage: what others can still be told of, packing anew, is no way out of it."""
 
+AT_REST = "Run the same command again when it is at rest"
+"""The hint of a tar that changes meanwhile."""
+
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of compressed files (RFC 1952, the bzip2 and xz formats, RFC 8878)."""
+
+
+class Stamp(NamedTuple):
+    """What tells whether a tar is as it was; a link to it or a rename changes the last alone.
+
+    Attributes:
+        inode: Its number.
+        size: Bytes.
+        written_ns: When its bytes were written last, as it says, in ns since 1970.
+        changed_ns: The same, or when its inode was changed, whichever is later.
+    """
+
+    inode: int
+    size: int
+    written_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The stamp of a file as it is now.
+
+        Raises:
+            NotFound, NotAllowed: It cannot be looked at.
+        """
+        with at_door(path):
+            status = os.stat(path)
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, changed_ns(status))
+
+    def check(self, path: Path, *, link: Path | None = None) -> None:
+        """See that a tar is still the file that this is the stamp of.
+
+        Args:
+            path: The tar.
+            link: A link to it that has been made since, which is looked at instead.
+
+        Raises:
+            InputError: It changed.
+        """
+        now = Stamp.of(link or path)
+        if (now if link is None else now._replace(changed_ns=self.changed_ns)) != self:
+            raise changed(path)
+
+
+def changed(path: Path) -> InputError:
+    """The error of a tar that is not what was read of it."""
+    return InputError(f"{path} changed while it was read", hint=AT_REST, subject=str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +123,7 @@ class Indexed:
 
     Attributes:
         shard: The tar's entry.
+        stamp: What tells whether it still is the file that was read.
         index: Its index's entry.
         totals: Of its samples.
         hashes: `key_hash` of each sample, in the order of the rows.
@@ -82,6 +134,7 @@ class Indexed:
     """
 
     shard: FileEntry
+    stamp: Stamp
     index: FileEntry
     totals: Totals
     hashes: npt.NDArray[np.uint64] = field(repr=False)
@@ -97,21 +150,21 @@ def index_tar(tar: Tar) -> Indexed:
     Raises:
         NotFound, NotAllowed, NoSpace: As reading and writing files does.
     """
-    before, rows = _stamp(tar.path), list[Row]()
+    before, rows = Stamp.of(tar.path), list[Row]()
     descriptor = open_original(str(tar.path))
     try:
-        reading = _Reading(tar.name, _Window(descriptor, before[0]), prefix=tar.prefix)
+        reading = _Reading(tar.name, _Window(descriptor, before.size), prefix=tar.prefix)
         try:
             reading.run()
-            reading.digest_to(before[0])
+            reading.digest_to(before.size)
             rows = reading.rows() if not reading.troubles else []
-            is_same = _stamp(tar.path) == before
+            is_same = Stamp.of(tar.path) == before
         except EOFError:
             is_same = False
     finally:
         os.close(descriptor)
     if not is_same:
-        reading.trouble(tar.name, "it changed while it was read", hint="Run the same command again when it is at rest")
+        reading.trouble(tar.name, "it changed while it was read", hint=AT_REST)
     index = Index.from_rows(rows).to_bytes() if not reading.troubles else b""
     if tar.index_path is not None and not reading.troubles:
         with at_door(tar.index_path), open(tar.index_path, "xb") as file:
@@ -120,6 +173,7 @@ def index_tar(tar: Tar) -> Indexed:
             os.fsync(file.fileno())
     return Indexed(
         shard=reading.digester.finish(tar.name),
+        stamp=before,
         index=entry_of(index_name(tar.name), index),
         totals=Totals.of(rows),
         hashes=np.array([key_hash(row.key) for row in rows], np.uint64),
@@ -127,6 +181,20 @@ def index_tar(tar: Tar) -> Indexed:
         skipped=dict(sorted(reading.skipped.items())),
         scattered=len(reading.scattered),
         linked=reading.linked,
+    )
+
+
+def refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
+    """The error of tars that cannot be indexed, with the command that packs their samples anew."""
+    first = troubles[0]
+    own = f"{first.hint}; or pack" if first.hint else "Pack"
+    skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
+    hint = f"{own} the samples anew: datakit pack {shlex.quote(str(root))} DEST --input tar{skip}"
+    what = str(first) if len(troubles) == 1 else listing(troubles, "member")
+    return InputError(
+        f"{root} cannot be indexed as it is: {what}",
+        hint=DAMAGED_TAR if any(trouble.hint == DAMAGED_TAR for trouble in troubles) else hint,
+        subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 
 
@@ -284,9 +352,3 @@ class _Reading:
             for piece in self._data.pieces(at.offset, at.size):
                 digest.update(piece)
         return digest.digest()
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    with at_door(path):
-        status = os.stat(path)
-    return status.st_size, changed_ns(status), status.st_ino

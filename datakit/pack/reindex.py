@@ -4,7 +4,8 @@ Each tar is read, several at a time; none of them is changed. In place, new file
 marker names them, they get their names, and the manifest comes last: a kill leaves tars without a manifest, which are
 no dataset (or with the old one), and the next start knows what is left of the killed one. At another place the tars
 are hard links (copies where the file systems differ) in an ordinary commit. The manifest's `pack` holds
-`foreign: true`: contents, sizes and checksums are vouched for, headers are whatever they are.
+`foreign: true`: contents, sizes and checksums are vouched for, headers are whatever they are. A tar that has changed by
+the time when all are read is refused, and nothing is committed.
 
 What cannot be indexed is refused as a whole, with the list of it and the command that packs it anew. What it does not
 do: tars in object storage (bring them here first), or anything to a tar.
@@ -25,7 +26,6 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest, layout_digest
 from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
@@ -33,7 +33,7 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine, check_workers
-from datakit.pack.foreign import DAMAGED_TAR, TAR, Indexed, Tar, index_tar, prefix_of
+from datakit.pack.foreign import TAR, Indexed, Tar, changed, index_tar, prefix_of, refusal
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals
 from datakit.source.scan import local_directory
@@ -167,9 +167,7 @@ def _tars(root: Path) -> list[str]:
     visible = [name for name in found if not any(step.startswith(".") for step in name.split("/"))]
     packed = [name for name in visible if name.endswith(COMPRESSED_SUFFIXES)]
     if packed:
-        raise _refusal(
-            root, [Trouble(name, "it is compressed, so no byte can be read by its place") for name in packed]
-        )
+        raise refusal(root, [Trouble(name, "it is compressed, so no byte can be read by its place") for name in packed])
     tars = [name for name in visible if name.endswith(TAR)]
     if not tars:
         raise InputError(f"{root} holds no .tar file", hint="Name the directory that holds them", subject=str(root))
@@ -243,20 +241,7 @@ def _read(plan: _Plan, *, scratch: Callable[[str], Path] | None, on_event: OnEve
             if not troubles:
                 yield indexed
     if troubles:
-        raise _refusal(plan.root, troubles)
-
-
-def _refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
-    first = troubles[0]
-    own = f"{first.hint}; or pack" if first.hint else "Pack"
-    skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
-    hint = f"{own} the samples anew: datakit pack {shlex.quote(str(root))} DEST --input tar{skip}"
-    what = str(first) if len(troubles) == 1 else listing(troubles, "member")
-    return InputError(
-        f"{root} cannot be indexed as it is: {what}",
-        hint=DAMAGED_TAR if any(trouble.hint == DAMAGED_TAR for trouble in troubles) else hint,
-        subject=[trouble.where for trouble in troubles[:LISTED]],
-    )
+        raise refusal(plan.root, troubles)
 
 
 def _in_place(plan: _Plan, on_event: OnEvent) -> ReindexResult:
@@ -270,6 +255,8 @@ def _in_place(plan: _Plan, on_event: OnEvent) -> ReindexResult:
         members = [*beside.entries, *(entry for one in several for entry in (one.shard, one.index))]
         manifest = Manifest("dataset", plan.name, tuple(members), about)
         old = _named_by(plan.final)
+        for one in several:
+            one.stamp.check(plan.root / one.shard.name)
         disk.write_atomic(plan.final / NEXT_NAME, manifest.to_bytes())
         beside.settle()
         with disk.at_door(plan.final):
@@ -297,27 +284,32 @@ def _into_commit(plan: _Plan, on_event: OnEvent) -> ReindexResult:
     with commit(plan.final, kind="dataset", name=plan.name) as staging:
         for name in plan.names:
             disk.make_dirs((staging.path / name).parent)
-        several = list(_read(plan, scratch=lambda name: staging.path / index_name(name), on_event=on_event))
-        _check_keys(plan, several, lambda name: staging.path / index_name(name))
-        for indexed in several:
-            _bring(plan.root / indexed.shard.name, staging.path / indexed.shard.name, indexed.shard)
-            staging.adopt(indexed.shard)
-            staging.adopt(indexed.index)
+
+        def scratch(name: str) -> Path:
+            return staging.path / index_name(name)
+
+        several = list(_read(plan, scratch=scratch, on_event=on_event))
+        _check_keys(plan, several, scratch)
         contents = _describe(plan, several)
-        staging.about.update(
-            contents.to_about()
-            | _side_files(plan, contents, staging.open, lambda name: staging.path / index_name(name))
-        )
+        staging.about.update(contents.to_about() | _side_files(plan, contents, staging.open, scratch))
+        _bring(plan.root, staging.path, several)
+        for entry in (entry for one in several for entry in (one.shard, one.index)):
+            staging.adopt(entry)
     assert staging.manifest is not None
     return _result(plan, several, staging.manifest, on_event)
 
 
-def _bring(source: Path, target: Path, entry: FileEntry) -> None:
-    """A hard link, or a copy where there can be none; checked as far as it was copied."""
-    copied = link_or_copy(source, target)
-    if copied is not None and copied.sha256 != entry.sha256:
-        hint = "Run the same command again when it is at rest"
-        raise InputError(f"{source} changed while it was read", hint=hint, subject=str(source))
+def _bring(root: Path, target: Path, several: Sequence[Indexed]) -> None:
+    """Hard links, or copies where there can be none; each of what was read, or none at all."""
+    places = [(one, root / one.shard.name, target / one.shard.name) for one in several]
+    for one, source, _ in places:
+        one.stamp.check(source)  # before the first link, which changes the stamps of all its names
+    copies = [link_or_copy(source.resolve(), link) for _, source, link in places]
+    for (one, source, link), copied in zip(places, copies, strict=True):
+        if copied is None:
+            one.stamp.check(source, link=link)
+        elif copied.sha256 != one.shard.sha256:
+            raise changed(source)
 
 
 def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[str], Path]) -> None:
@@ -331,7 +323,7 @@ def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[s
     for indexed in several:
         if not (rows := np.flatnonzero(np.isin(indexed.hashes, twice))).size:
             continue
-        keys = Index.from_buffer(disk.map_file(index_path(indexed.shard.name))).keys()
+        keys = _index_at(index_path(indexed.shard.name)).keys()
         for row in rows:
             owners.setdefault(keys[row], []).append(indexed.shard.name)
     shared = {key: tars for key, tars in owners.items() if len(tars) > 1}
@@ -358,13 +350,15 @@ def _describe(plan: _Plan, several: Sequence[Indexed]) -> Contents:
 
 def _side_files(plan: _Plan, contents: Contents, write: Opener, index_path: Callable[[str], Path]) -> dict[str, object]:
     """Write what other readers want, and say which of it a later version may change."""
-
-    def index_of(shard: ShardEntry) -> Index:
-        return Index.from_buffer(disk.map_file(index_path(shard.name)))
-
     scratch = index_path(contents.shards[0].name).parent
-    derived = write_side_files(contents, index_of, plan.readers, write=write, scratch=scratch)
+    derived = write_side_files(
+        contents, lambda shard: _index_at(index_path(shard.name)), plan.readers, write=write, scratch=scratch
+    )
     return {"derived": sorted(derived)} if derived else {}
+
+
+def _index_at(path: Path) -> Index:
+    return Index.from_buffer(disk.map_file(path))
 
 
 def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, on_event: OnEvent) -> ReindexResult:

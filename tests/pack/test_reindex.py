@@ -332,6 +332,62 @@ def test_another_file_system_gets_copies(tars: Path, tmp_path: Path, monkeypatch
     assert not (tmp_path / "ds" / "000.tar").samefile(tars / "000.tar")
 
 
+@pytest.mark.parametrize("place", ["in place", "linked", "copied"])
+@pytest.mark.parametrize("change", ["rewritten", "cut", "replaced"])
+def test_a_tar_that_changes_after_it_was_read_is_not_committed(
+    place: str, change: str, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the others took to read: the first changes when the last is through."""
+    total, before = sum(map(len, contents(tars).values())), set(contents(tars))
+
+    def change_it(event: Event) -> None:
+        if isinstance(event, Progress) and event.done == total:
+            data = (tars / "000.tar").read_bytes()
+            if change == "replaced":
+                (tars / "000.tar").unlink()
+            (tars / "000.tar").write_bytes(data[:1024] if change == "cut" else data[:-1] + b"x")
+            os.utime(tars / "000.tar", ns=(0, 0))
+
+    if place == "copied":
+        monkeypatch.setattr("datakit.storage.links.link", lambda *_: False)
+    with pytest.raises(InputError, match=r"000\.tar changed while it was read") as caught:
+        reindex(tars, None if place == "in place" else tmp_path / "ds", workers=1, on_event=change_it)
+
+    assert caught.value.hint == "Run the same command again when it is at rest"
+    assert set(contents(tars)) == before
+    assert not (tmp_path / "ds").exists()
+
+
+def test_a_tar_that_is_written_to_while_it_is_linked_is_not_committed(
+    tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link is the same file, so it is looked at once more when all of them are there."""
+    link = os.link
+
+    def link_and_write(source: Path, target: Path) -> None:
+        link(source, target)
+        with open(source, "r+b") as file:
+            file.write(b"x")
+        os.utime(source, ns=(0, 0))
+
+    monkeypatch.setattr(os, "link", link_and_write)
+
+    with pytest.raises(InputError, match=r"000\.tar changed while it was read"):
+        reindex(tars, tmp_path / "ds", workers=1)
+
+
+def test_two_names_of_one_tar_and_a_link_to_one_are_taken(tars: Path, tmp_path: Path) -> None:
+    """A hard link changes the time of its inode, which is no change of the tar."""
+    os.link(tars / "000.tar", tars / "003.tar")
+    (tars / "004.tar").symlink_to("001.tar")
+
+    reindex(tars, tmp_path / "ds", keys="tar", workers=1)
+
+    assert verify(tmp_path / "ds").findings == ()
+    assert (tmp_path / "ds" / "004.tar").samefile(tars / "001.tar")
+    assert not (tmp_path / "ds" / "004.tar").is_symlink()
+
+
 def test_it_is_synced_as_any_dataset(tars: Path, tmp_path: Path) -> None:
     """Folders of tars included."""
     reindex(tars, workers=1)
