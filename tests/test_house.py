@@ -54,6 +54,7 @@ ORDER = [
     "storage/compare",
     "storage/refusals",
     "storage/moves",
+    "storage/debris",
     "storage/spool",
     "storage/sync",
     "storage/copies",

@@ -22,8 +22,8 @@ An ERROR is as `copies.told` says it.
 
 What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
 and after each commit that went up, is compared with what the state files call verified; and of the commit itself that
-is said only once the listing holds it. A commit whose manifest is damaged here is failed at once: no other try heals
-it.
+is said only once the listing holds it. What lies at a commit's place without a manifest is replaced (`debris`). A
+commit whose manifest is damaged here is failed at once: no other try heals it.
 
 The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later:
 a commit counts as verified when that stands there, and as failed when it cannot be written.
@@ -60,6 +60,7 @@ from datakit.storage.copies import (
     write_state,
 )
 from datakit.storage.counts import PROCESS, RequestCounts
+from datakit.storage.debris import replace_debris
 from datakit.storage.inbox import Inbox
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import SyncResult, sync
@@ -166,7 +167,7 @@ class Agent:
         except DatakitError as error:
             return self._fail(request, error)
         try:
-            result = sync(request["path"], request["dest"], settings=SETTINGS, repair=request["repair"])
+            result = _publish_over_debris(request)
         except (InputError, IntegrityError) as error:
             if request["repair"]:  # then it is not the copy that is damaged
                 return self._fail(request, error)
@@ -294,6 +295,19 @@ def _copy_of(request: dict[str, Any], manifest_digest: str | None) -> Copy:
     """The copy that a request asks for, as it is when that is done."""
     where = {"file": Path(request["state"]), "path": Path(request["path"]), "dest": request["dest"]}
     return Copy(**where, state="verified", manifest_digest=manifest_digest, message=None, error=None)
+
+
+def _publish_over_debris(request: dict[str, Any]) -> SyncResult:
+    """Bring a commit to its place: what lies there and is no commit, a killed upload has left."""
+    path, dest, repair = request["path"], request["dest"], request["repair"]
+    try:
+        return sync(path, dest, settings=SETTINGS, repair=repair, contested=True)
+    except Busy:  # whoever is at work there leaves no debris yet
+        raise
+    except Refused:
+        if not replace_debris(Path(path), dest, settings=SETTINGS, repair=repair):
+            raise
+        return sync(path, dest, settings=SETTINGS, repair=repair, contested=True)
 
 
 def _check_digest(request: dict[str, Any]) -> None:

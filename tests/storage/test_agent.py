@@ -386,3 +386,36 @@ def test_a_look_that_comes_while_the_lock_finds_no_room_is_answered(
         ("look", "pulled"),
         ("publish", "failed"),
     ]
+
+
+def test_what_a_lost_machine_left_without_a_manifest_is_not_in_the_way(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Its bytes of the same step may be others: this machine's take their place, and are a commit."""
+    manifest = make_commit(tmp_path / "step-1", {"a": b"1", "b": b"one core"}, kind="checkpoint")
+    for name, data in {"a": b"1", "b": b"two cores"}.items():
+        faulty.put(f"step-1/{name}", data)
+
+    (answer,) = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
+
+    assert answer["event"] == "verified"
+    assert {key: data for key, (data, _) in faulty.objects.items()} == {
+        "step-1/a": b"1",
+        "step-1/b": b"one core",
+        "step-1/manifest.json": manifest.to_bytes(),
+    }
+
+
+def test_who_is_at_work_at_a_place_is_not_taken_for_debris(
+    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is failed, kept here, and offered again by the next attempt: two that replace in turn never end."""
+    make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
+    faulty.put("step-1/a", b"theirs")
+
+    def busy(*_args: Any, **_more: Any) -> Any:
+        raise Busy("another process writes there")
+
+    monkeypatch.setattr(agent, "sync", busy)
+    (answer,) = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
+
+    assert (answer["event"], answer["error"]) == ("failed", "Busy")
+    assert faulty.objects["step-1/a"][0] == b"theirs"
