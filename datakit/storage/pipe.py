@@ -118,8 +118,8 @@ class AgentPipe:
             return True
         return self._hear(self.process, timeout_s) or self.process.poll() is None
 
-    def close(self, deadline_s: float, *, hurried: Callable[[], bool], hurry_s: float) -> None:
-        """Let the process finish what it has, and hear it.
+    def close(self, deadline_s: float, *, hurried: Callable[[], bool], hurry_s: float) -> bool:
+        """Let the process finish what it has, and hear it; False when it died over that.
 
         Args:
             deadline_s: Seconds to wait; it goes on by itself after that.
@@ -128,7 +128,7 @@ class AgentPipe:
         """
         process, self.process = self.process, None
         if process is None or process.stdin is None or process.stdout is None:
-            return
+            return True
         until, in_a_hurry = time.monotonic() + deadline_s, False
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
@@ -138,6 +138,7 @@ class AgentPipe:
                 in_a_hurry, until = True, min(until, time.monotonic() + hurry_s)
         self._hear(process, 0.0)
         process.stdout.close()
+        return process.poll() in (None, 0)
 
     def _hear(self, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
         assert process.stdout is not None

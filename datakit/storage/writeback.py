@@ -16,6 +16,7 @@ Trouble with an upload is told (`poll`, `unpublished`), never raised: it must no
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,16 +271,20 @@ class WriteBack:
     def close(
         self, deadline_s: float, *, hurried: Callable[[], bool] = lambda: False, hurry_s: float = 0.0
     ) -> dict[str, str]:
-        """Let the agent finish what it has, and say what is not published when the time is over.
+        """Let the agent, and another where it dies, finish what it has, and say what is not published in the end.
 
         Args:
             deadline_s: Seconds to wait; the agent goes on by itself after that, and the next start takes up the rest.
             hurried: Whether the wait is to be cut short; asked twice a second.
             hurry_s: Seconds to wait at most from when it is.
         """
+        until = time.monotonic() + deadline_s
         for name in self.unkept:
             self.offer(self._offers[name].path, name=name)  # there may be room by now
-        self._agent.close(deadline_s, hurried=hurried, hurry_s=hurry_s)
+        while not self._agent.close(until - time.monotonic(), hurried=hurried, hurry_s=hurry_s):
+            if hurried() or not any(offer.asked for offer in self._offers.values()):
+                break  # the next start takes up the rest, if there is any
+            self._revive()
         return self.unpublished()
 
     def _state_file(self, name: str) -> Path:

@@ -26,7 +26,7 @@ from datakit.errors import (
     UsageError,
 )
 from datakit.storage.access import StoreOptions
-from datakit.storage.agent import Agent
+from datakit.storage.agent import LOCK_NAME, Agent
 from datakit.storage.catalog import Pulled
 from datakit.storage.commit import verify_commit
 from datakit.storage.copies import told
@@ -192,6 +192,48 @@ def test_an_agent_that_dies_is_started_again_with_what_it_had(faulty: FaultyServ
     back.close(deadline_s=PATIENCE_S)
 
     assert [type(each) for each in told] == [Published]
+
+
+@pytest.mark.parametrize("deaths", [1, MAX_STARTS])
+def test_an_agent_that_dies_while_its_end_is_waited_for_is_started_again(
+    faulty: FaultyServer, tmp_path: Path, deaths: int
+) -> None:
+    """Kill -9 of each agent while it puts the last commit: another puts it, or the log is named when none can."""
+    faulty.faults = [Fault("hold", method="PUT", times=deaths)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    killed: list[int] = []
+
+    def look() -> bool:
+        if len(killed) < deaths and len(faulty.asked("PUT")) > len(killed):
+            killed.append(int((tmp_path / "queue" / LOCK_NAME).read_text()))
+            os.kill(killed[-1], signal.SIGKILL)
+        return False
+
+    left = back.close(deadline_s=PATIENCE_S, hurried=look)
+
+    given_up = deaths == MAX_STARTS
+    assert left == ({"step-00000010": "the agent ends again and again"} if given_up else {})
+    assert back.trouble("step-00000010") is (DatakitError if given_up else StoreUnavailable)
+    assert len(set(killed)) == deaths
+
+
+def test_an_agent_that_is_stopped_with_the_run_is_not_started_again(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Who has little time leaves the rest to the next start."""
+    faulty.faults = [Fault("hold", method="PUT", times=9)]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=tmp_path / "queue")
+    back.start()
+    back.offer(checkpoint(tmp_path, 10))
+    while not faulty.asked("PUT"):
+        time.sleep(0.01)
+    assert back._agent.process is not None
+    os.kill(back._agent.process.pid, signal.SIGKILL)
+
+    left = back.close(deadline_s=PATIENCE_S, hurried=lambda: True, hurry_s=PATIENCE_S)
+
+    assert left == {"step-00000010": "uploading"}
+    assert back._agent.starts == 1
 
 
 def test_an_agent_that_cannot_live_is_given_up_and_told(tmp_path: Path) -> None:
