@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import pickle
 from typing import Any
 
@@ -129,3 +130,9 @@ def test_every_line_break_that_python_knows_is_escaped() -> None:
 
     assert len(errors.one_line(everything).splitlines()) == 1
     assert errors.one_line(everything).encode()
+
+
+def test_any_name_can_be_shown() -> None:
+    """On a terminal, in JSON, in a log."""
+    assert errors.printable(os.fsdecode(b"caf\xe9")).encode() == b"caf\\udce9"
+    assert errors.printable("caf\u00e9") == "caf\u00e9"

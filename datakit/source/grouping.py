@@ -194,5 +194,5 @@ def _table(
         troubles=troubles,
     )
     together = [kind.parts for kind in table.kinds]
-    told = [look(together, table.kind_of, keys) for look in (lacking, crowded)]
-    return replace(table, remarks=tuple(itertools.chain(*told)))
+    crowds = crowded(together, table.kind_of, keys, rule=naming.rule)
+    return replace(table, remarks=(*lacking(together, table.kind_of, keys), *crowds))

@@ -210,8 +210,8 @@ def list_lines(
             *(remark for piece in pieces for remark in piece.remarks),
         ),
     )
-    said = naming.remarks(unnamed, total, first=lambda: first_part(lines, JSON_PART))
-    lines = replace(lines, remarks=(*lines.remarks, *said))
+    naming.check_field(unnamed, total, first=lambda: first_part(lines, JSON_PART))
+    lines = replace(lines, remarks=(*lines.remarks, *naming.remarks(unnamed, total)))
     return _without_clashes(lines, drop_twins=drop_twins)
 
 

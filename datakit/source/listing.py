@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal
 
+import orjson
+
 from datakit.errors import printable
 from datakit.events import Caution, Note
 from datakit.source.fetching import Fetched
@@ -20,7 +22,7 @@ from datakit.source.records import Records, Run, first_part, here
 from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
 from datakit.source.tables import list_table, saved_files, table_tasks
-from datakit.source.tars import list_tar, tar_tasks
+from datakit.source.tars import crowded_tars, list_tar, tar_tasks
 from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal
 from datakit.source.vouching import damaged_manifests, lost_tars, named_in
 from datakit.units import agree, format_number_of
@@ -69,14 +71,16 @@ def list_records(
         hidden += [name for piece in pieces for name in piece.hidden]
         lost = lost_tars(sources.files, sources.beside, named=named)
         records = joined(pieces, troubles=[*told, *lost])
-        records = replace(records, remarks=(*damaged_manifests(sources.beside, named=named), *records.remarks))
+        told_too = [*damaged_manifests(sources.beside, named=named), *crowded_tars(records, naming)]
+        records = replace(records, remarks=(*records.remarks, *told_too))
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
         pieces = list(run(list_table, tables))
         unnamed, total = sum(piece.unnamed for piece in pieces), sum(len(piece.keys) for piece in pieces)
         records = joined(pieces, troubles=told)
-        said = naming.remarks(unnamed, total, first=lambda: first_part(records, JSON_PART))
-        records = replace(records, remarks=(*records.remarks, *said, *_hashed(unnamed, total, naming)))
+        naming.check_field(unnamed, total, first=lambda: first_part(records, JSON_PART))
+        hashed = _hashed(unnamed, records, naming)
+        records = replace(records, remarks=(*records.remarks, *naming.remarks(unnamed, total), *hashed))
     else:
         found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
         records = list_files(
@@ -94,11 +98,12 @@ def _empty(file: LineFile) -> Trouble:
     return Trouble(file.name, "is empty", hint=FETCH_AGAIN)
 
 
-def _hashed(unnamed: int, total: int, naming: Naming) -> list[Note]:
+def _hashed(unnamed: int, records: Records, naming: Naming) -> list[Note]:
     """What is said of a table without the usual column, whose author may not know that it has a name."""
-    if not total or unnamed < total or naming.key_field != KEY_FIELD:
+    if not unnamed or unnamed < len(records.keys) or naming.key_field != KEY_FIELD:
         return []
-    return [Note(f"no record has the field {KEY_FIELD}: a hash of its content names each (--key-field names another)")]
+    lack = naming.lack(orjson.loads(first_part(records, JSON_PART) or b"{}"))
+    return [Note(f"{lack}: a hash of its content names each (--key-field names another)")]
 
 
 def _left_out(hidden: Sequence[str]) -> list[Note]:

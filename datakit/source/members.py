@@ -8,7 +8,6 @@ index says holds for one version of its file until then, so that version is part
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
 from datakit.source.files import counts, in_a_shard, sums
 from datakit.source.originals import Version, open_original, version_of
-from datakit.source.records import KeyColumn, Positions, crowded, lacking, rows_of
+from datakit.source.records import KeyColumn, Positions, lacking, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
 
@@ -292,8 +291,7 @@ def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Memb
         said=_all_said(pieces),
     )
     table = _without_clashes(table)
-    told = [look(table.kinds, table.kind_of, table.keys) for look in (lacking, crowded)]
-    return replace(table, remarks=(*table.remarks, *itertools.chain(*told)))
+    return replace(table, remarks=(*table.remarks, *lacking(table.kinds, table.kind_of, table.keys)))
 
 
 def _all_said(pieces: Sequence[Piece]) -> Said | None:

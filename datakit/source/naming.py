@@ -6,7 +6,7 @@ chosen, what breaks a rule is written as %XX instead (see `stems`), and only wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,8 +32,8 @@ _NAME_HINT = (
 )
 
 
-_MOST_FIELDS = 20
-"""Fields of a record that a message names."""
+_SHOWN_FIELDS, _SHOWN_LETTERS = 20, 40
+"""Fields of a record that a message names, and letters of each: most tables have fewer, and all fit on a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,8 @@ class Naming:
         """What the field that names a record holds; None where there is none."""
         return record.get(self.key_field) if self.key_field else None
 
-    def remarks(self, unnamed: int, total: int, *, first: Callable[[], bytes]) -> list[Caution]:
-        """What to say where so many of all records lack the field, and get their names from their content.
-
-        A source that does without the usual field is nothing to speak of; one that lacks it here and there is.
+    def check_field(self, unnamed: int, total: int, *, first: Callable[[], bytes]) -> None:
+        """See that some record has the field that was named; a source may do without the usual one.
 
         Args:
             unnamed: Records that lack the field.
@@ -87,17 +85,34 @@ class Naming:
             first: Gives the JSON of the first.
 
         Raises:
-            InputError: None has the field that was named.
+            InputError: None has it.
         """
-        if not unnamed or not self.key_field or (unnamed == total and self.key_field == KEY_FIELD):
+        if not unnamed or unnamed < total or self.key_field in ("", KEY_FIELD):
+            return
+        fields = [*orjson.loads(first() or b"{}")]
+        shown = ", ".join(name[:_SHOWN_LETTERS] for name in fields[:_SHOWN_FIELDS])
+        rest = f"; the first has {shown}" if fields and self.key_field not in fields else ""
+        raise InputError(
+            f"{self.lack(fields)}{rest}",
+            hint="Name one that all have with --key-field, or '' to name records by a hash of their bytes",
+            subject=self.key_field,
+        )
+
+    def lack(self, fields: Collection[str]) -> str:
+        """That no record is named by the field; those of the first tell whether it is there and holds nothing."""
+        return f"no record has {'a value in' if self.key_field in fields else 'the field'} {self.key_field}"
+
+    def remarks(self, unnamed: int, total: int) -> list[Caution]:
+        """What to say where so many of all records lack the field, and get their names from their content.
+
+        A source that does without the field is nothing to speak of; one that lacks it here and there is.
+
+        Args:
+            unnamed: Records that lack the field.
+            total: All of them.
+        """
+        if not unnamed or not self.key_field or unnamed == total:
             return []
-        if unnamed == total:
-            fields = ", ".join(f"{name:.40}" for name in [*orjson.loads(first() or b"{}")][:_MOST_FIELDS])
-            raise InputError(
-                f"no record has the field {self.key_field}; the first has {fields}",
-                hint="Name one that all have with --key-field, or '' to name records by a hash of their bytes",
-                subject=self.key_field,
-            )
         some = format_number_of(total, "record")
         lack, are = agree(unnamed, "lacks", "lack"), agree(unnamed, "is", "are")
         return [

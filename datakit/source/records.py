@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import key_hash
+from datakit.data.stems import KeyRule
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.units import agree, format_count, format_number_of
@@ -31,6 +32,14 @@ Result = TypeVar("Result")
 
 MAX_KEY_BYTES = 255
 """Bytes of UTF-8 in a key; USTAR's two name fields hold 256, of which a dot and a part take two at least."""
+
+_RENAME = "give each a name that differs before the dot of its extension"
+_APART: Mapping[KeyRule, str] = {
+    "first-dot": "cut names elsewhere: --key known --escape percent",
+    "last-dot": _RENAME,
+    "known": _RENAME,
+}
+"""What makes samples of their own of files whose names begin alike, by the rule that cut them."""
 
 _NAMED = 3
 """Records that lack a part and are named."""
@@ -259,23 +268,31 @@ def lacking(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys
     return [Caution(f"of {format_number_of(len(keys), 'sample')}, {', '.join(rare)}")] if rare else []
 
 
-def crowded(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys: KeyColumn) -> list[Caution]:
+def crowded(
+    kinds: Sequence[Sequence[str]],
+    kind_of: npt.NDArray[np.int32],
+    keys: KeyColumn,
+    *,
+    rule: KeyRule,
+    cut: npt.NDArray[np.bool_] | None = None,
+) -> list[Caution]:
     """What to say where a sample has so many parts that its key has surely taken in files of others.
 
     Args:
         kinds: Which parts there are together.
         kind_of: Which of them each record has.
         keys: The records' names.
+        rule: Where names are cut.
+        cut: Which records have their keys from names that were cut; None for all.
     """
     sizes = np.array([len(parts) for parts in kinds], np.int64)[kind_of]
-    found = np.flatnonzero(sizes > MOST_PARTS)
+    found = np.flatnonzero(sizes > MOST_PARTS if cut is None else (sizes > MOST_PARTS) & cut)
     if not len(found):
         return []
     (first,) = keys.take(found[:1])
     said = f"sample {first} has {format_count(int(sizes[found[0]]))} parts: all files whose names begin alike"
     more = f"; {format_number_of(len(found), 'sample')} have more than {MOST_PARTS}" if len(found) > 1 else ""
-    hint = "If each of them is a sample, cut names elsewhere: --key known --escape percent"
-    return [Caution(f"{said}{more}", hint=hint)]
+    return [Caution(f"{said}{more}", hint=f"If each of them is a sample, {_APART[rule]}")]
 
 
 def first_part(table: Records, part: str) -> bytes:

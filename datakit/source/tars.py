@@ -25,10 +25,10 @@ from datakit.data.shard import Row, header
 from datakit.errors import InputError, IntegrityError, printable
 from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
-from datakit.source.members import Holder, Piece, Said
+from datakit.source.members import Holder, Members, Piece, Said
 from datakit.source.naming import Naming
 from datakit.source.originals import PLACES_BYTES, reading
-from datakit.source.records import KeyColumn
+from datakit.source.records import KeyColumn, crowded
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
 from datakit.source.troubles import Trouble
@@ -131,6 +131,12 @@ def tar_tasks(
         index = os.path.join(root, index_name(file.name))
         tasks.append(TarTask(file, source, index, said, said_index, bundled, naming))
     return tasks
+
+
+def crowded_tars(table: Members, naming: Naming) -> list[Caution]:
+    """What to say where a key has taken in many files of a tar whose names were cut; an index says its keys itself."""
+    cut = ~np.array([holder.exact for holder in table.holders], np.bool_)
+    return crowded(table.kinds, table.kind_of, table.keys, rule=naming.rule, cut=cut[table.holder_of])
 
 
 def _left_out(holder: Holder, trouble: Trouble) -> Piece:

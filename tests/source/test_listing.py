@@ -5,10 +5,13 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datakit import InputError
 from datakit.events import Note
+from datakit.pack.build import pack
 from datakit.source.fetching import fetched
 from datakit.source.listing import list_records
 from datakit.source.naming import Naming
@@ -85,6 +88,50 @@ def test_a_key_that_takes_in_a_hundred_files_is_told(tmp_path: Path) -> None:
     assert [remark.message for remark in told[0]] == ["sample photo has 65 parts: all files whose names begin alike"]
     assert "--escape percent" in str(told[0][0].hint)  # type: ignore[union-attr]  # a caution, which has one
     assert list(told[1]) == []
+
+
+def test_the_way_out_of_a_crowded_key_is_one_for_its_rule(tmp_path: Path) -> None:
+    """The default cuts `photo.mask07` as it does: other names help, and no flag that is set already; in a tar too."""
+    (tmp_path / "raw").mkdir()
+    with tarfile.open(tmp_path / "raw.tar", "w") as tar:
+        for one in range(65):
+            (tmp_path / "raw" / f"photo.mask{one:02d}").write_bytes(b"x")
+            tar.add(tmp_path / "raw" / f"photo.mask{one:02d}", f"photo.mask{one:02d}")
+
+    for source in ("raw", "raw.tar"):
+        (said,) = listed(tmp_path / source).remarks
+        assert said.message == "sample photo has 65 parts: all files whose names begin alike"
+        assert "--key" not in str(said.hint)  # type: ignore[union-attr]  # a caution, which has one
+
+
+def test_many_columns_of_images_are_no_names_that_begin_alike(tmp_path: Path) -> None:
+    """Nothing was cut in a table, nor in a tar whose index says its keys."""
+    columns = {f"c{one:02d}": [b"\xff\xd8\xff\xe0aa"] * 2 for one in range(70)}
+    pq.write_table(pa.table({"id": ["a", "b"], **columns}), tmp_path / "wide.parquet")
+    pack(tmp_path / "wide.parquet", tmp_path / "ds")
+
+    assert list(listed(tmp_path / "wide.parquet").remarks) == []
+    assert list(listed(tmp_path / "ds").remarks) == []
+
+
+@pytest.mark.parametrize("key_field", ["uid", "id"])
+def test_a_field_that_holds_nothing_is_not_said_to_be_missing(tmp_path: Path, key_field: str) -> None:
+    """It is there in every record, empty; a record of an image alone has no fields to name."""
+    (tmp_path / "x.jsonl").write_text('{"uid": null, "t": 1}\n{"uid": null, "t": 2}\n')
+    pq.write_table(pa.table({key_field: pa.nulls(2, pa.string()), "t": [1, 2]}), tmp_path / "x.parquet")
+    pq.write_table(pa.table({"img": [b"\xff\xd8\xff\xe0aa", b"\xff\xd8\xff\xe0bb"]}), tmp_path / "img.parquet")
+
+    if key_field == "id":
+        (note,) = listed(tmp_path / "x.parquet").remarks
+        assert note.message.startswith("no record has a value in id: ")
+        return
+    said = []
+    for name in ("x.jsonl", "x.parquet", "img.parquet"):
+        with pytest.raises(InputError) as caught:
+            listed(tmp_path / name, naming=Naming("uid"))
+        said.append(caught.value.message)
+
+    assert said == ["no record has a value in uid"] * 2 + ["no record has the field uid"]
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl"])

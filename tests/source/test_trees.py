@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from datakit import InputError, NotAllowed, NotFound
-from datakit.errors import printable
 from datakit.source.originals import changed_ns
 from datakit.source.trees import SourceFile, Tree, walk
 
@@ -176,12 +175,6 @@ def test_a_source_behind_a_closed_door_is_not_allowed(root: Path, monkeypatch: p
 
     with pytest.raises(NotAllowed, match="raw: Permission denied"):
         walk(root, fingerprints=False)
-
-
-def test_any_name_can_be_shown() -> None:
-    """On a terminal, in JSON, in a log."""
-    assert printable(os.fsdecode(b"caf\xe9")).encode() == b"caf\\udce9"
-    assert printable("caf\u00e9") == "caf\u00e9"
 
 
 def test_a_pipe_by_itself_is_said_to_be_there(tmp_path: Path) -> None:
