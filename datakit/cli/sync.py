@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
 
                 plan = plan_bring(parse_pointer(from_), places[0], remote=remote, **common)
             else:
-                plan = plan_sync(places[0], places[1], **common)
+                plan = plan_sync(places[0], places[1], on_event=session.on_event, **common)
             if dry_run:
                 session.done(plan, _intention(plan), facts=_plan_facts(plan))
             else:

@@ -7,7 +7,6 @@ another commit at the destination, more deletions than allowed, too small a disk
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Literal, TypeAlias
 from datakit.data.digest import FileEntry
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import NoSpace, NotAllowed, NotFound, Refused, UsageError
+from datakit.events import Caution, OnEvent, ignore
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.commit import refuse_inside
@@ -43,7 +43,7 @@ from datakit.storage.refusals import (
     refuse_unspeakable,
 )
 from datakit.storage.retry import Pace, PatientStore
-from datakit.storage.store import Location, open_location
+from datakit.storage.store import Location, ObstoreStore, open_location
 from datakit.storage.transfer import Knobs
 from datakit.storage.upload import reads_as
 from datakit.units import format_bytes, parse_bytes
@@ -152,6 +152,7 @@ def plan_sync(
     delete: bool = False,
     max_delete: int | None = None,
     repair: bool = False,
+    on_event: OnEvent = ignore,
 ) -> SyncPlan:
     """Look at both places and say what has to move; arguments and errors as in `sync.sync`."""
     settings = settings or SyncSettings()
@@ -166,7 +167,7 @@ def plan_sync(
         held = look_at_source(origin, patient(origin, settings))
     if held.single:
         with disk.at_door(target.url):
-            held, origin, target = _single(held, origin, target, settings, slash=str(destination).endswith("/"))
+            held, origin, target = _single(held, origin, target, into=_into(destination, target, settings, on_event))
     if target.path is not None:
         refuse_clashes(held.items, origin)
     else:
@@ -201,15 +202,13 @@ def patient(place: Location, settings: SyncSettings) -> Store:
     return PatientStore(place.store, pace=Pace(retries=settings.retries))
 
 
-def _single(
-    held: Holding, origin: Location, target: Location, settings: SyncSettings, *, slash: bool
-) -> tuple[Holding, Location, Location]:
+def _single(held: Holding, origin: Location, target: Location, *, into: bool) -> tuple[Holding, Location, Location]:
     """One file: it goes into a folder under its own name, or to the name that was given."""
     (item,) = held.items.values()
     if origin.path is not None:
         origin = Location(LocalStore(origin.path.parent), origin.path.name)
     name = item.name
-    if not (slash or _is_folder(target, settings)):
+    if not into:
         if target.path is not None:
             folder, name = Location(LocalStore(target.path.parent)), target.path.name
         else:
@@ -221,14 +220,19 @@ def _single(
     return Holding("files", {name: replace(item, name=name)}, single=True), origin, target
 
 
-def _is_folder(place: Location, settings: SyncSettings) -> bool:
-    """Whether a folder is there, which one listing of what lies beside it tells in a store."""
-    if place.path is not None:
-        return place.path.is_dir()
-    above, _, name = place.prefix.rpartition("/")
-    with contextlib.suppress(NotAllowed):  # who may write need not be allowed to list
-        return bool(name) and name in patient(place, settings).folders(above)
-    return False
+def _into(written: str | Path | Location, place: Location, settings: SyncSettings, on_event: OnEvent) -> bool:
+    """Whether a folder is there, or meant; in a store, whether something lies below the name, as one request tells."""
+    if str(written).endswith("/"):
+        return True
+    store = place.store
+    if place.path is not None or not isinstance(store, ObstoreStore):  # into others nothing is written
+        return place.path is not None and place.path.is_dir()
+    try:
+        return bool(place.prefix and Pace(retries=settings.retries).call(lambda: store.list(place.prefix, pages=1)))
+    except NotAllowed as error:  # who may write need not be allowed to list
+        message = f"whether {place.url} is a folder cannot be asked, it is taken for the object's name: {error.message}"
+        on_event(Caution(message, hint=f"For a folder, write {place.url}/"))
+        return False
 
 
 def _locate(place: Location, name: str, *, single: bool) -> Path | None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,14 +106,14 @@ class ObstoreStore:
                     obstore.get(client, key, options={"range": (0, 1)})  # the answer to a HEAD has no body to say why
                 raise
 
-    def list(self, prefix: str) -> list[ObjectInfo]:
-        """One LIST for each thousand objects."""
+    def list(self, prefix: str, *, pages: int | None = None) -> list[ObjectInfo]:
+        """One LIST for each thousand objects, so many at the most."""
         found: dict[str, ObjectInfo] = {}
         with self._door(prefix) as client:
             import obstore
 
             self._meter.add(list=1)
-            for number, page in enumerate(obstore.list(client, prefix or None, chunk_size=LIST_PAGE)):
+            for number, page in enumerate(islice(obstore.list(client, prefix or None, chunk_size=LIST_PAGE), pages)):
                 self._meter.add(list=min(number, 1))
                 # by key, because stores have been seen to repeat objects at page borders, and to give them unsorted
                 found.update((meta["path"], _info(meta["path"], meta)) for meta in page)
@@ -121,13 +122,14 @@ class ObstoreStore:
         return [found[key] for key in sorted(found) if found[key].bytes or key not in folders]
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """One LIST, which stops at the next slash."""
+        """One LIST for each thousand objects and folders right below."""
         with self._door(prefix) as client:
             import obstore
 
             self._meter.add(list=1)
-            found = obstore.list_with_delimiter(client, prefix or None)["common_prefixes"]
-        return shown(each.rstrip("/").rpartition("/")[2] for each in found)
+            found = obstore.list_with_delimiter(client, prefix or None)
+            self._meter.add(list=(max(len(found["objects"]) + len(found["common_prefixes"]), 1) - 1) // LIST_PAGE)
+        return shown(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
 
     def fetch(self, key: str) -> Blob:
         """One GET."""
@@ -376,9 +378,8 @@ def open_location(
     chosen = named.get(scheme)
     if chosen is not None:
         if chosen.url is None:
-            raise UsageError(
-                f"store {scheme} has no url in the settings", hint=f"Set stores.{scheme}.url", subject=scheme
-            )
+            hint = f"Set stores.{scheme}.url"
+            raise UsageError(f"store {scheme} has no url in the settings", hint=hint, subject=scheme)
         text = f"{chosen.url.rstrip('/')}/{rest}"
         scheme, _, rest = text.partition("://")
     if scheme not in SCHEMES and scheme not in known_schemes():

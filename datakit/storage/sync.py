@@ -123,6 +123,7 @@ def sync(
         delete=delete,
         max_delete=max_delete,
         repair=repair,
+        on_event=on_event,
     )
     return run_sync(plan, contested=contested, on_event=on_event)
 

@@ -11,10 +11,12 @@ import pytest
 from datakit.data.digest import PART_BYTES, FileEntry
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import InputError, IntegrityError, NoSpace, NotFound, Refused, UsageError
+from datakit.events import Caution, Event
 from datakit.storage.moves import SyncPlan, SyncSettings, plan_sync
 from datakit.storage.objects import LocalStore
 from datakit.storage.sync import sync
 from support.commits import files_below, flip_bit, make_commit, noise
+from support.faulty import Fault, FaultyServer
 from support.s3server import S3Server
 
 
@@ -260,6 +262,37 @@ def test_one_file_goes_into_a_folder_of_a_bucket_and_never_into_a_commit(bucket:
     assert beside.destination == f"{bucket}/top/chatter"
     with pytest.raises(Refused, match="lies inside the dataset ds, a commit"):
         plan_sync(tmp_path / "a.jsonl", f"{bucket}/ds")
+
+
+def test_whether_a_bucket_has_a_folder_is_one_request(faulty: FaultyServer, tmp_path: Path) -> None:
+    """However much lies in it or beside it; where it may not be asked, what the name is taken for is said."""
+    (tmp_path / "a.jsonl").write_bytes(b"{}")
+    for number in range(2_100):
+        faulty.put(f"raw/{number:04}.jsonl", b"x")
+    said: list[Event] = []
+
+    beside = plan_sync(tmp_path / "a.jsonl", f"{faulty.url}/raw/new.jsonl", on_event=said.append)
+    beside_lists = [key for method, key, _ in faulty.log if (method, key) == ("GET", "")]
+    faulty.log.clear()
+    inside = plan_sync(tmp_path / "a.jsonl", f"{faulty.url}/raw", on_event=said.append)
+    inside_lists = [key for method, key, _ in faulty.log if (method, key) == ("GET", "")]
+    silent = not said
+    faulty.faults = [Fault("denied", method="GET", key="", times=9)]
+    unasked = plan_sync(tmp_path / "a.jsonl", f"{faulty.url}/raw", on_event=said.append)
+
+    assert (beside.destination, inside.destination) == (f"{faulty.url}/raw/new.jsonl", f"{faulty.url}/raw/a.jsonl")
+    assert len(beside_lists) == len(inside_lists) == 1
+    assert silent
+    assert unasked.destination == f"{faulty.url}/raw"
+    assert [f"For a folder, write {faulty.url}/raw/"] == [event.hint for event in said if isinstance(event, Caution)]
+
+
+def test_one_file_for_a_store_that_is_only_read_is_told_so(tmp_path: Path) -> None:
+    """Not that a folder there is missing, which nobody could make."""
+    (tmp_path / "a.jsonl").write_bytes(b"{}")
+
+    with pytest.raises(UsageError, match="reads from such stores, and does not write to them"):
+        sync(tmp_path / "a.jsonl", "memory://b/deep/new.jsonl")
 
 
 def test_one_file_needs_a_name_at_a_bare_bucket(bucket: str, tmp_path: Path) -> None:

@@ -148,16 +148,20 @@ def test_refused_requests_are_counted_too(faulty: FaultyServer) -> None:
 
 
 def test_a_long_list_counts_its_pages(s3: S3Server, bucket: str) -> None:
-    """A thousand objects a request: 1,001 objects are two."""
+    """A thousand objects a request: 1,001 objects are two, also beside folders that are asked for; the first is one."""
     name = bucket.removeprefix("s3://")
     for number in range(1001):
         s3.put(f"{name}/n/{number:05d}", b"")
     store = open_location(bucket).store
 
     listed = store.list("n")
+    num_listed = store.requests.list
+    folders = store.folders("n")
+    num_beside = store.requests.list - num_listed
+    first = store.list("n", pages=1)
 
-    assert len(listed) == 1001
-    assert store.requests.list == 2
+    assert (len(listed), folders, len(first)) == (1001, (), 1000)
+    assert (num_listed, num_beside, store.requests.list - num_listed - num_beside) == (2, 2, 1)
 
 
 LANES = ["signed", "anonymous"]

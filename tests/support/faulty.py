@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in CODES or fault == "hang-up":
             self.refuse(fault)
         elif key == "" and "list-type" in query:
-            asked = (query.get(name, [""])[0] for name in ("prefix", "delimiter"))
+            asked = (query.get(name, [""])[0] for name in ("prefix", "delimiter", "continuation-token"))
             self.list_objects(*asked, torn=fault == "torn-list")
         else:
             self.send_object(key, fault)
@@ -248,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def list_objects(self, prefix: str, delimiter: str, *, torn: bool = False) -> None:
+    def list_objects(self, prefix: str, delimiter: str, token: str, *, torn: bool = False) -> None:
         below = [key.removeprefix(prefix) for key in sorted(self.state.objects) if key.startswith(prefix)]
         folders = {rest.partition(delimiter)[0] + delimiter for rest in below if delimiter and delimiter in rest}
         shared = [f"<CommonPrefixes><Prefix>{prefix}{name}</Prefix></CommonPrefixes>" for name in sorted(folders)]
@@ -258,8 +258,12 @@ class _Handler(BaseHTTPRequestHandler):
             for key, (data, tag) in sorted(self.state.objects.items())
             if key.startswith(prefix) and not (delimiter and delimiter in key.removeprefix(prefix))
         ]
-        told = "".join(rows[:1] if torn else rows + shared)
-        goes_on = "true" if torn else "false"
+        begin = int(token or 0)
+        end = begin + 1000  # S3 gives no more to a request
+        told = "".join(rows[:1] if torn else (rows + shared)[begin:end])
+        goes_on = "true" if torn or end < len(rows + shared) else "false"
+        if goes_on == "true" and not torn:
+            told += f"<NextContinuationToken>{end}</NextContinuationToken>"
         self.answer(200, f"<ListBucketResult><IsTruncated>{goes_on}</IsTruncated>{told}</ListBucketResult>".encode())
 
     def send_object(self, key: str, fault: Kind | None) -> None:

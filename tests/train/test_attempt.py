@@ -414,7 +414,7 @@ def test_a_place_on_this_disk_may_be_a_url(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"resume": "auto", "accept": (), "environ": {}}
 
     assert check_request(output=f"file://{tmp_path}/run", **asked) == tmp_path / "run"
-    for elsewhere in ("cold://b/run", "hf://x"):
+    for elsewhere in ("cold://b/run", "hf://x", "S3://b/x"):
         with pytest.raises(UsageError, match=re.escape(f"{elsewhere} cannot be a run")):
             check_request(output=elsewhere, **asked)
 
