@@ -31,7 +31,7 @@ from datakit.source.originals import PLACES_BYTES, reading
 from datakit.source.records import KeyColumn, crowded
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
-from datakit.source.troubles import Trouble
+from datakit.source.troubles import FETCH_AGAIN, Trouble
 from datakit.source.vouching import BRING, NamedIn, difference, index_at, reader
 from datakit.storage import disk
 
@@ -155,6 +155,10 @@ def _indexed(holder: Holder, index: Index) -> Piece:
         if (broken := _no_name(row, names)) is not None:
             said = "Rename it in its tar and index that again (datakit reindex FOLDER), or move index and manifest away"
             troubles.append(Trouble(f"{holder.name}:{number}", broken, key=row.key, hint=said))
+            continue
+        if (bare := next((name for name in names if not row.parts[name].size), None)) is not None:
+            said = f"part {bare} of sample {row.key} is empty"
+            troubles.append(Trouble(f"{holder.name}:{number}", said, key=row.key, hint=FETCH_AGAIN))
             continue
         keys.append(row.key)
         numbers.append(number)

@@ -333,6 +333,18 @@ def test_what_an_index_calls_a_twin_is_read_before_it_is_left_out(tmp_path: Path
     assert set(by_key(tmp_path / "before")) == {"a", "c"}
 
 
+def test_an_empty_part_is_an_offender_by_an_index_too(tmp_path: Path) -> None:
+    """As it is without one: what is packed of a tar does not follow from what lies beside it."""
+    tar(tmp_path / "raw" / "x.tar", {"a.txt": b"t", "b.jpg": b"j", "b.txt": b""})
+    reindex(tmp_path / "raw")
+
+    with pytest.raises(InputError, match=r"x\.tar:2: part txt of sample b is empty"):
+        pack(tmp_path / "raw", tmp_path / "ds")
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="skip"))
+
+    assert by_key(tmp_path / "ds") == {"a": {"txt": b"t"}}
+
+
 def test_a_name_that_no_key_can_be_is_refused_and_the_hint_works(tmp_path: Path) -> None:
     """A PAX name may be longer than a key: reindex says so, and what its hint says leaves that sample out."""
     names = ["k" * 300 + ".txt", "d" * 120 + "/" + "k" * 90 + ".txt", "a.txt"]
