@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from datakit.data.manifest import MANIFEST_NAME, Manifest
 from datakit.errors import InputError, IntegrityError, NotAllowed, NotFound, Refused, UsageError
+from datakit.storage import disk
 from datakit.storage.commit import parse_manifest
 from datakit.storage.compare import Holding, Item
 from datakit.storage.objects import Store
@@ -110,7 +111,7 @@ def refuse_unlisted(held: Holding, origin: Location, store: Store, extra: Sequen
 
 
 def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str, Item], moves: Sequence[Item]) -> None:
-    """Refuse to move files over or into a commit that stands at the destination.
+    """Refuse to move files over or into a commit that stands at the destination, or over a folder.
 
     It asks for the manifests of folders that something moves into, and for those above the destination where something
     is there already that would be overwritten.
@@ -123,8 +124,12 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
         moves: What would be moved.
 
     Raises:
-        Refused: Names the commit, and the file.
+        Refused: Names the commit or the folder, and the file.
+        NotAllowed: A folder of the destination may not be entered.
     """
+    if target.path is not None:
+        for item in moves:
+            _refuse_folder(target.path / item.name)
     if held.kind != "files" or not moves:
         return
     standing = _Standing(target, store, here, listed=not held.single)
@@ -133,6 +138,13 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
             _check(held, item, _text(folder), standing.at(_text(folder)), target)
         if target.path is None and (item.name in here or held.single):  # a local place inside a commit was refused
             _check_above(target, item, standing, far=item.name in here)
+
+
+def _refuse_folder(path: Path) -> None:
+    with disk.at_door(path):
+        if path.is_dir():
+            hint = "Move it away, or choose another destination"
+            raise Refused(f"{path} is a folder, in the way of a file of that name", hint=hint, subject=str(path))
 
 
 def _check_above(target: Location, item: Item, standing: _Standing, *, far: bool) -> None:

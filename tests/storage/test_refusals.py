@@ -209,3 +209,22 @@ def test_what_a_torn_listing_left_out_is_not_deleted(faulty: FaultyServer, tmp_p
 
     done = sync(f"{faulty.url}/src", tmp_path / "copy", delete=True, max_delete=9)
     assert done.deleted == ("gone",)
+
+
+@pytest.mark.parametrize("kind", ["one file", "a folder", "a commit"])
+def test_a_folder_is_in_the_way_of_a_file_of_its_name(tmp_path: Path, kind: str) -> None:
+    """It is named before anything moves, and what lies in it stays."""
+    make_commit(tmp_path / "src", {"a": b"1", "b": b"2"})
+    if kind != "a commit":
+        (tmp_path / "src" / MANIFEST_NAME).unlink()
+    (tmp_path / "copy" / "b").mkdir(parents=True)
+    (tmp_path / "copy" / "b" / "mine").write_bytes(b"3")
+    source = tmp_path / "src" / "b" if kind == "one file" else tmp_path / "src"
+
+    with pytest.raises(Refused, match="copy/b is a folder, in the way of a file of that name"):
+        sync(source, tmp_path / "copy")
+    assert files_below(tmp_path / "copy") == {"b/mine": b"3"}
+
+    (tmp_path / "copy" / "b").rename(tmp_path / "mine")
+    sync(source, tmp_path / "copy")
+    assert (tmp_path / "copy" / "b").read_bytes() == b"2"
