@@ -41,6 +41,7 @@ from datakit.source.records import Records
 from datakit.source.reports import LeftOut, settle
 from datakit.source.scan import Sources, is_remote, scan
 from datakit.storage import disk
+from datakit.storage.access import local_path
 from datakit.units import agree, format_number_of
 
 if TYPE_CHECKING:
@@ -250,16 +251,15 @@ def _sweep_parts(target: Path) -> None:
 
 
 def _target(src: str | Path, dest: str | Path, settings: PackSettings) -> Path:
-    if is_remote(dest):
-        raise UsageError(
-            f"pack writes to a local directory, not to {dest}",
-            hint=f"Pack into a directory, then: datakit sync DIRECTORY {shlex.quote(str(dest))}",
-            subject=str(dest),
-        )
-    target = Path(os.path.abspath(dest))
+    where = local_path(
+        dest,
+        message=f"pack writes to a local directory, not to {dest}",
+        hint=f"Pack into a directory, then: datakit sync DIRECTORY {shlex.quote(str(dest))}",
+    )
+    target = Path(os.path.abspath(where))
     if is_remote(src):
         return target
-    source, real = (Path(os.path.realpath(str(path).removeprefix("file://"))) for path in (src, dest))
+    source, real = (Path(os.path.realpath(str(path).removeprefix("file://"))) for path in (src, where))
     if real.is_relative_to(source):
         raise UsageError(
             f"{dest} lies inside the source {src}", hint="Name a destination outside it", subject=str(dest)

@@ -388,6 +388,21 @@ def test_object_storage_is_no_destination(tmp_path: Path) -> None:
     assert "datakit sync DIRECTORY s3://bucket/ds" in str(caught.value.hint)
 
 
+def test_a_destination_is_a_path_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`file://` and a path is that path, and not a folder `file:` here; a URL with one slash is refused."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(4))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    pack(raw, f"file://{tmp_path}/ds")
+    with pytest.raises(UsageError, match="s3:/bucket/ds is no URL"):
+        pack(raw, "s3:/bucket/ds")
+
+    assert (tmp_path / "ds" / "manifest.json").exists()
+    assert list(here.iterdir()) == []
+
+
 @pytest.mark.parametrize("workers", [0, -1])
 def test_workers_are_one_or_more(tmp_path: Path, workers: int) -> None:
     """Zero processes would wait for ever."""
