@@ -112,7 +112,10 @@ def _index_of(task: TarTask, holder: Holder) -> tuple[Index | None, str | None]:
 def tar_tasks(
     tars: Sequence[tuple[LineFile, SourceFile]], *, root: str, named: NamedIn, naming: Naming
 ) -> list[TarTask]:
-    """The tasks that list tars.
+    """The tasks that list tars, in the order in which their records come.
+
+    That is the order of a manifest that names them: names of shards are digests, so by those an edited record would
+    move a whole shard. Tars that no manifest names come after them, by name.
 
     Args:
         tars: Each in plain form, and as it was listed.
@@ -120,8 +123,13 @@ def tar_tasks(
         named: What the manifest of a folder below it names.
         naming: How names are cut.
     """
+    folders = {folder for file, _ in tars for folder in PurePosixPath(file.name).parents}
+    ranks: dict[str, int] = {}
+    for folder in sorted(folders, key=lambda folder: (len(folder.parts), str(folder))):
+        for name in named(folder).entries:
+            ranks.setdefault(str(folder / name), len(ranks))
     tasks = []
-    for file, source in tars:
+    for file, source in sorted(tars, key=lambda tar: (ranks.get(tar[0].name, len(ranks)), tar[0].name)):
         said = said_index = None
         bundled = False
         for folder in PurePosixPath(file.name).parents:

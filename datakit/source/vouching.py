@@ -19,7 +19,7 @@ from datakit.data.archive import NO_FILES, Entry, Read, entries
 from datakit.data.digest import Buffer, FileEntry
 from datakit.data.index import Index
 from datakit.data.keys import part_of
-from datakit.data.manifest import MANIFEST_NAME
+from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest
 from datakit.data.shard import BLOCK_BYTES, BUNDLE_PART, END, LINE_PART, header, member_bytes
 from datakit.errors import DatakitError, InputError, IntegrityError, UsageError, printable
 from datakit.events import Caution
@@ -36,7 +36,8 @@ _LOOK = "Look: datakit verify DATASET; or, to do without it, move the index and 
 class Named(NamedTuple):
     """What a folder's manifest says: of each file that it names, and whether lines share members of its tars.
 
-    Where it is damaged, `problem` says so, and it says nothing else.
+    Shards come first, in the order in which their samples are numbered; then all else, by name. Where it is damaged,
+    `problem` says so, and it says nothing else.
     """
 
     entries: Mapping[str, FileEntry] = {}
@@ -61,7 +62,14 @@ def named_in(folder: str) -> Named:
         return Named(problem=error.message)
     pack = manifest.about.get("pack")
     bundled = isinstance(pack, dict) and pack.get("bundle") is not None
-    return Named({entry.name: entry for entry in manifest.members}, bundled)
+    return Named({entry.name: entry for entry in (*_shards(manifest), *manifest.members)}, bundled)
+
+
+def _shards(manifest: Manifest) -> list[FileEntry]:
+    try:
+        return [manifest.member(shard.name) for shard in Contents.from_about(manifest.about).shards]
+    except DatakitError:  # it is of no dataset, or its members alone can be believed
+        return []
 
 
 def lost_tars(files: Sequence[SourceFile], beside: Sequence[SourceFile], *, named: NamedIn) -> list[Trouble]:

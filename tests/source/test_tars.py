@@ -21,7 +21,11 @@ from datakit.events import Event, Note
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.reindex import reindex
+from datakit.source.fetching import fetched
+from datakit.source.listing import list_records
+from datakit.source.members import Members
 from datakit.source.records import KeyColumn
+from datakit.source.scan import scan
 from datakit.storage.commit import read_manifest
 from support.cli import datakit
 from support.datasets import publish
@@ -58,6 +62,39 @@ def test_repacking_our_own_shards_gives_the_same_samples(tmp_path: Path) -> None
     assert by_key(tmp_path / "one") == by_key(tmp_path / "two") == by_key(tmp_path / "three")
     assert first.datasets[0].content_digest == again.datasets[0].content_digest == whole.datasets[0].content_digest
     assert whole.shards == 1
+
+
+def test_one_edited_record_of_a_dataset_changes_one_shard_of_its_repack(tmp_path: Path) -> None:
+    """It is read in its own order, in which the edited shard stands where the old one stood (law 5)."""
+    raw, texts = tmp_path / "raw.jsonl", dict.fromkeys((100, 900, 1700), "a text")
+    small_pack(write_lines(raw, raw_lines(2000, edit=texts)), tmp_path / "ds")
+    small_pack(tmp_path / "ds", tmp_path / "again")
+
+    for number in texts:
+        texts[number] = "a text that was edited"
+        small_pack(write_lines(raw, raw_lines(2000, edit=texts)), tmp_path / "ds")
+        before = {shard.name for shard in read_manifest(tmp_path / "again").contents.shards}
+        small_pack(tmp_path / "ds", tmp_path / "again")
+
+        after = {shard.name for shard in read_manifest(tmp_path / "again").contents.shards}
+        assert (len(after) > 100, len(after - before)) == (True, 1)
+
+
+def test_tars_come_in_the_order_of_the_manifests_that_name_them(tmp_path: Path) -> None:
+    """What no manifest names comes after, by name; the listing that the source is known by stays sorted."""
+    small_pack(write_lines(tmp_path / "raw.jsonl", raw_lines(200)), tmp_path / "all" / "ds", shard_size="8KiB")
+    tar(tmp_path / "all" / "b.tar", {"b.txt": b"b"})
+    tar(tmp_path / "all" / "a" / "c.tar", {"c.txt": b"c"})
+    shards = [f"ds/{shard.name}" for shard in read_manifest(tmp_path / "all" / "ds").contents.shards]
+
+    sources = scan(tmp_path / "all", input="tar")
+    with fetched(sources, tmp_path / "spool") as local:
+        records = list_records(sources, local)
+
+    assert isinstance(records, Members)
+    assert [holder.name for holder in records.holders] == [*shards, "a/c.tar", "b.tar"]
+    assert shards != sorted(shards)
+    assert [file.name for file in sources.files] == ["a/c.tar", "b.tar", *sorted(shards)]
 
 
 def test_bundled_lines_are_taken_out_of_their_member(tmp_path: Path) -> None:
