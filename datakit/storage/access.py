@@ -163,9 +163,11 @@ def local_path(place: Path | str, *, message: str | None = None, hint: str | Non
         hint: What is advised, if not to bring it here.
 
     Raises:
-        UsageError: It is another URL, or nearly one.
+        UsageError: It is another URL, or nearly one; or it is empty, as an unset variable is.
     """
     text = str(place)
+    if not text:
+        raise UsageError("a path is empty", hint="Write . for this directory; a shell variable may be unset")
     refuse_slips(text, (*SCHEMES, "file"))
     text = text.removeprefix("file://")
     if "://" in text:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -307,8 +308,10 @@ def check_place(run: Path) -> None:
     hint = "Name a directory that is empty, or not there yet: --output RUN"
     with disk.at_door(run):
         names = {path.name for path in run.iterdir()} if run.is_dir() else set()
-        if not run.is_dir() and run.exists():
-            raise Refused(f"{run} is not a directory, and a run is one", hint=hint, subject=str(run))
+        there = next(path for path in (run, *run.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir():
+            what = "a run is one" if there == run else f"{run} would lie in it"
+            raise Refused(f"{there} is not a directory, and {what}", hint=hint, subject=str(run))
     refuse_inside(run)
     manifest = None
     with contextlib.suppress(InputError):  # another program's manifest.json

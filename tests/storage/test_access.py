@@ -210,6 +210,8 @@ def test_where_only_the_local_disk_will_do_a_url_is_seen() -> None:
         local_path("cold://b/ds")
     with pytest.raises(UsageError, match=r"pack it first\. Do that"):
         local_path("s3://b/ds", message="pack it first", hint="Do that")
+    with pytest.raises(UsageError, match="a path is empty"):
+        local_path("")
     with pytest.raises(UsageError, match="file:// has two slashes"):
         local_path("file:/data/ds")
     assert elsewhere.value.hint == "Bring it here: datakit sync cold://b/ds DIR"

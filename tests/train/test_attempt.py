@@ -366,6 +366,8 @@ def test_a_preview_refuses_what_the_training_refuses(
         ("table/deeper/run", "lies inside the checkpoint table, a commit"),
         ("raw", "holds chat.jsonl and 1 more, and is no run"),
         ("raw/chat.jsonl", "is not a directory, and a run is one"),
+        ("raw/chat.jsonl/deeper/run", "raw/chat.jsonl is not a directory, and "),
+        ("dangling", "is not a directory, and a run is one"),
         ("lightning", "holds hparams.yaml, and is no run"),
         ("hub", "holds notes.txt, and is no run"),
     ],
@@ -378,6 +380,7 @@ def test_a_directory_that_is_something_else_is_refused_untouched(
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "chat.jsonl").write_text("{}")
     (tmp_path / "raw" / "more.jsonl").write_text("{}")
+    (tmp_path / "dangling").symlink_to("nowhere")
     for name in ("lightning/checkpoints/epoch=1.ckpt", "lightning/hparams.yaml", "hub/adapter/x.bin", "hub/notes.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
