@@ -133,7 +133,7 @@ class NotFound(UsageError, FileNotFoundError):
 
 
 class Refused(DatakitError, RuntimeError):
-    """It could be done and would be wrong: other data, other settings, a foreign destination, a lock that is held."""
+    """It could be done and would be wrong: other data, other settings, a foreign destination."""
 
     exit_code = 3
 

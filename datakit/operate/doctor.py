@@ -230,7 +230,7 @@ def _judge_libraries(requirements: Sequence[Requirement]) -> Iterable[Finding]:
         if not lacking:
             yield Finding(name, "ok", here)
         elif not here and extra is not None:
-            yield Finding(name, "ok", "not installed", install.replace(" --upgrade", ""))
+            yield Finding(name, "ok", "not installed", install)
         else:
             what = ", ".join(
                 f"{each.library} {each.version or 'is missing'} (needs {each.minimum})" for each in lacking

@@ -286,7 +286,7 @@ def read_manifest(directory: Path) -> Manifest:
     Raises:
         NotFound: The directory is not there, or holds no manifest, so that nothing is committed there.
         InputError: It is a file, or what stands there is another program's.
-        IntegrityError: The manifest is torn, or contradicts itself.
+        IntegrityError, UsageError, NotAllowed: As `manifest_at`.
     """
     manifest = manifest_at(directory)
     if manifest is None:
@@ -301,6 +301,8 @@ def manifest_at(directory: Path) -> Manifest | None:
     Raises:
         InputError: What stands there is another program's.
         IntegrityError: The manifest is torn, or contradicts itself.
+        UsageError: It is of a newer format.
+        NotAllowed: It may not be read, or what it lies in not be entered.
     """
     path = Path(directory) / MANIFEST_NAME
     with disk.at_door(path):

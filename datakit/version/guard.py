@@ -98,6 +98,8 @@ def guard(
     Raises:
         IntegrityError: A file is not what the manifest says.
         Refused: It is not what was expected, or not what is recorded.
+        NotAllowed: Something that is compared may not be read; accepting does not help.
+        NotFound: A link in what is compared leads nowhere; likewise.
     """
     check_expected(manifest, expect)
     verify_commit(path, quick=not read)
