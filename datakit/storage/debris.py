@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from datakit.data.digest import FileEntry
-from datakit.errors import Busy
+from datakit.errors import Busy, Refused
 from datakit.storage import etags
 from datakit.storage.commit import read_manifest
 from datakit.storage.compare import Item, listed, look_at_destination
 from datakit.storage.moves import SyncPlan, SyncSettings, patient
-from datakit.storage.objects import ObjectInfo
+from datakit.storage.objects import ObjectInfo, Store
 from datakit.storage.retry import Pace
 from datakit.storage.store import Location, open_location
 from datakit.storage.upload import Put, reads_as, upload
@@ -45,26 +45,36 @@ def replace_debris(commit: Path, destination: str, *, settings: SyncSettings, re
         DatakitError: The store, as in `sync.sync`.
     """
     place = open_location(destination)
-    if place.path is not None:
+    store = patient(place, settings)
+    if place.path is not None or _is_commit(place, store, repair=repair):
         return False
-    manifest = read_manifest(commit)
-    there = listed(place, patient(place, settings))
-    met = [(entry, item) for entry in manifest.members if (item := there.get(entry.name)) is not None]
-    wrong = [(entry, item) for entry, item in met if not _is_right(item, entry, commit / entry.name, place, settings)]
+    there = listed(place, store)
+    met = [(each, item) for each in read_manifest(commit).members if (item := there.get(each.name)) is not None]
+    wrong = [(entry, item) for entry, item in met if not _is_right(item, entry, commit / entry.name, place, store)]
     if any(item.etag is None for _, item in wrong):  # then nothing tells whether it is still the one that was seen
         return False
-    store = patient(place, settings)
-    found = look_at_destination(place, store, repair=repair)
-    if not wrong or (found is not None and found.manifest is not None):
+    if not wrong or _is_commit(place, store, repair=repair):  # the look at much of it may have taken long
         return False
-    emptied = {entry.name: store.write(place.key(entry.name), b"", replaces=item.etag).etag for entry, item in wrong}
-    puts = [
-        Put(commit / entry.name, place.key(entry.name), entry.bytes, entry, replaces=emptied[entry.name])
-        for entry, _ in wrong
-    ]
+    emptied = [(entry, _empty(store, place.key(entry.name), item.etag)) for entry, item in wrong]
+    puts = [Put(commit / each.name, info.key, each.bytes, each, replaces=info.etag) for each, info in emptied]
     pace = Pace(retries=settings.retries)
     upload(place.store, puts, knobs=settings.knobs(durable=True), pace=pace, on_bytes=lambda _count: None)
     return True
+
+
+def _is_commit(place: Location, store: Store, *, repair: bool) -> bool:
+    found = look_at_destination(place, store, repair=repair)
+    return found is not None and found.manifest is not None
+
+
+def _empty(store: Store, key: str, etag: str | None) -> ObjectInfo:
+    try:
+        return store.write(key, b"", replaces=etag)
+    except Refused:
+        there = store.head(key)
+        if there.bytes:
+            raise
+        return there  # the answer to an earlier try was lost
 
 
 def refuse_mixture(plan: SyncPlan, tags: Mapping[str, str | None]) -> None:
@@ -77,13 +87,14 @@ def refuse_mixture(plan: SyncPlan, tags: Mapping[str, str | None]) -> None:
     Raises:
         Busy: With the first that has other bytes. What the store does not list is no other's doing.
     """
-    there = listed(plan.target, patient(plan.target, plan.settings))
+    store = patient(plan.target, plan.settings)
+    there = listed(plan.target, store)
     for name, item in plan.held.items.items():
         found = there.get(name)
         if found is None or etags.same(found.etag, tags.get(plan.target.key(name))):
             continue
         assert item.entry is not None
-        if not _is_right(found, item.entry, plan.original(name), plan.target, plan.settings):
+        if not _is_right(found, item.entry, plan.original(name), plan.target, store):
             raise Busy(
                 f"{plan.destination}/{name} was replaced while the commit went up: another process writes there",
                 hint="Let one run at a time write to a place; then run the same command again",
@@ -91,8 +102,8 @@ def refuse_mixture(plan: SyncPlan, tags: Mapping[str, str | None]) -> None:
             )
 
 
-def _is_right(item: Item, entry: FileEntry, original: Path | None, place: Location, settings: SyncSettings) -> bool:
+def _is_right(item: Item, entry: FileEntry, original: Path | None, place: Location, store: Store) -> bool:
     if item.bytes != entry.bytes:
         return False
     info = ObjectInfo(place.key(item.name), item.bytes, item.etag)
-    return etags.prove(item.etag, entry, original) or reads_as(patient(place, settings), info, entry)
+    return etags.prove(item.etag, entry, original) or reads_as(store, info, entry)

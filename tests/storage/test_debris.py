@@ -60,14 +60,16 @@ def test_what_a_lost_machine_left_is_replaced_and_what_is_right_stays(
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_a_commit_is_no_debris(faulty: FaultyServer, tmp_path: Path, repair: bool) -> None:
-    """Its manifest is there: nothing of it is touched, by repair neither."""
+    """Its manifest is there: nothing of it is touched, by repair neither, and nothing read to no end."""
     one, members = checkpoint(tmp_path, "one")
     two, _ = checkpoint(tmp_path, "two")
     sync(one, f"{faulty.url}/step-1")
+    faulty.log.clear()
 
     done = replace_debris(two, f"{faulty.url}/step-1", settings=SETTINGS, repair=repair)
 
     assert not done
+    assert [line[:2] for line in faulty.log] == [("GET", f"step-1/{MANIFEST_NAME}")]
     assert members_there(faulty) == members
     with pytest.raises(Refused, match="other bytes under its name"):
         sync(two, f"{faulty.url}/step-1", repair=repair, contested=True)
@@ -99,6 +101,23 @@ def test_what_was_replaced_since_it_was_seen_is_left_alone(faulty: FaultyServer,
         replace_debris(one, f"{faulty.url}/step-1", settings=SETTINGS)
 
     assert members_there(faulty) == {"state": bytes(3)}
+
+
+def test_an_answer_that_is_lost_while_debris_is_replaced_is_no_other_at_work(
+    faulty: FaultyServer, tmp_path: Path
+) -> None:
+    """The empty object, and then the full one, are recognised by whoever asks again."""
+    one, members = checkpoint(tmp_path, "one")
+    faulty.put("step-1/state", b"older")
+    faulty.faults = [
+        Fault("lost-answer", method="PUT", key="step-1/state"),
+        Fault("lost-answer", method="PUT", key="step-1/state", after=1),
+    ]
+
+    done = replace_debris(one, f"{faulty.url}/step-1", settings=SETTINGS)
+
+    assert done
+    assert members_there(faulty) == {"state": members["state"]}
 
 
 def test_an_upload_whose_members_are_replaced_puts_no_manifest_over_the_mixture(
