@@ -169,7 +169,7 @@ def plan_sync(
         with disk.at_door(target.url):
             held, origin, target = _single(held, origin, target, into=_into(destination, target, settings, on_event))
     if target.path is not None:
-        refuse_clashes(held.items, origin, target.path)
+        refuse_clashes(held.items, origin)
     else:
         refuse_unspeakable(held.items, target)
     view = _View(held, origin, target, patient(target, settings), repair)

@@ -21,22 +21,14 @@ from datakit.storage.objects import Store
 from datakit.storage.store import Location
 
 
-def refuse_clashes(names: Iterable[str], place: Location, here: Path) -> None:
+def refuse_clashes(names: Iterable[str], place: Location) -> None:
     """Refuse names of which one is a file and a folder at once, which a store can hold and a disk cannot.
 
-    Args:
-        names: Those of the files.
-        place: Where they are.
-        here: The directory that they are to lie in.
-
     Raises:
-        Refused: With both; or with the folder that is here under the name of a file.
+        Refused: With both.
     """
     known = set(names)
     for name in sorted(known):
-        if os.path.isdir(there := f"{here}/{name}"):
-            hint = "Move it away, or name another destination"
-            raise Refused(f"{there} is a directory, in the way of a file of that name", hint=hint, subject=there)
         for folder in PurePosixPath(name).parents:
             if str(folder) in known:
                 raise Refused(

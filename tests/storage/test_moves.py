@@ -295,18 +295,6 @@ def test_one_file_for_a_store_that_is_only_read_is_told_so(tmp_path: Path) -> No
         sync(tmp_path / "a.jsonl", "memory://b/deep/new.jsonl")
 
 
-def test_a_folder_in_the_way_of_a_file_is_refused_beforehand(tmp_path: Path) -> None:
-    """Of one file, a folder's or a commit's; not when others have moved, and not by a system's word."""
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "f.txt").write_bytes(b"x")
-    make_commit(tmp_path / "ds", {"f.txt": b"1"})
-    (tmp_path / "dest" / "f.txt").mkdir(parents=True)
-
-    for source in ("src/f.txt", "src", "ds"):
-        with pytest.raises(Refused, match=r"dest/f\.txt is a directory, in the way of a file"):
-            plan_sync(tmp_path / source, tmp_path / "dest")
-
-
 def test_one_file_needs_a_name_at_a_bare_bucket(bucket: str, tmp_path: Path) -> None:
     """A bucket is not a file."""
     (tmp_path / "a.jsonl").write_bytes(b"{}")
