@@ -32,6 +32,7 @@ ORDER = [
     "data/manifest",
     "data/changes",
     "data/order",
+    "storage/regular",
     "storage/disk",
     "storage/aside",
     "storage/links",

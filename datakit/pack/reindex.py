@@ -41,6 +41,7 @@ from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, manifest_at, parse_manifest, refuse_inside
 from datakit.storage.links import link_or_copy
+from datakit.storage.regular import read_regular
 from datakit.units import agree, format_number_of
 
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -275,7 +276,7 @@ def _named_by(final: Path) -> set[str]:
     names: set[str] = set()
     for manifest in (MANIFEST_NAME, NEXT_NAME):
         with contextlib.suppress(DatakitError, FileNotFoundError):
-            data = (final / manifest).read_bytes()
+            data = read_regular(final / manifest)
             names |= {entry.name for entry in parse_manifest(data, where=str(final / manifest)).members}
     return names
 

@@ -30,6 +30,7 @@ from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, R
 from datakit.machine import cores
 from datakit.storage import disk
 from datakit.storage.absent import no_commit
+from datakit.storage.regular import open_regular, read_regular
 
 NEXT_NAME = f".{MANIFEST_NAME}.next"
 """Where the coming manifest stands while its members move in."""
@@ -262,7 +263,7 @@ def _remove_unnamed(final: Path, manifest: Manifest) -> None:
 
 def _members_at(path: Path) -> tuple[FileEntry, ...]:
     try:
-        return Manifest.from_bytes(path.read_bytes()).members
+        return Manifest.from_bytes(read_regular(path)).members
     except FileNotFoundError:
         return ()
 
@@ -308,7 +309,7 @@ def manifest_at(directory: Path) -> Manifest | None:
     with disk.at_door(path):
         if not path.is_file():
             return None
-        data = path.read_bytes()
+        data = read_regular(path)
     return parse_manifest(data, where=str(path))
 
 
@@ -360,7 +361,7 @@ def verify_file(path: Path, entry: FileEntry) -> None:
         IntegrityError: Names the part by its number and bytes, and both checksums.
     """
     whole, directory = hashlib.sha256(), path.parents[entry.name.count("/")]
-    with disk.at_door(path), open(path, "rb", buffering=0) as file:
+    with disk.at_door(path), open_regular(path) as file:
         view = memoryview(bytearray(min(PART_BYTES, max(entry.bytes, 1))))
         for part, expected in enumerate(entry.crc32c):
             piece = view[: min(PART_BYTES, entry.bytes - part * PART_BYTES)]

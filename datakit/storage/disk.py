@@ -31,6 +31,7 @@ from typing import BinaryIO
 
 from datakit.data.digest import Buffer, Digester, FileEntry
 from datakit.errors import Busy, DatakitError, NoSpace, NotAllowed, NotFound, Refused, UsageError
+from datakit.storage.regular import open_regular
 
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{8}")
 """Names of our temporary siblings: `.<name>.tmp-<8 hex>`."""
@@ -221,12 +222,11 @@ def map_file(path: Path) -> memoryview:
 
     Raises:
         NotFound: The file is not there.
+        InputError: No file is there, but a pipe.
     """
-    with at_door(path), open(path, "rb") as file:
+    with at_door(path), open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b"")
 
 
 def hash_file(path: Path, *, name: str | None = None) -> FileEntry:
@@ -239,7 +239,7 @@ def hash_file(path: Path, *, name: str | None = None) -> FileEntry:
     digester = Digester()
     buffer = bytearray(READ_BYTES)
     view = memoryview(buffer)
-    with at_door(path), open(path, "rb", buffering=0) as file:
+    with at_door(path), open_regular(path) as file:
         while count := file.readinto(buffer):
             digester.update(view[:count])
     return digester.finish(name or Path(path).name)

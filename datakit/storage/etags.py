@@ -20,6 +20,7 @@ from datakit.data.digest import Buffer, FileEntry
 from datakit.errors import IntegrityError
 from datakit.storage import disk
 from datakit.storage.commit import verify_file
+from datakit.storage.regular import open_regular
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})(?:-(\d{1,5}))?"?')
 
@@ -112,7 +113,7 @@ def prove(etag: str | None, entry: FileEntry, original: Path | None) -> bool:
 def tag_of(path: Path, *, part_bytes: int) -> str:
     """The tag that a file would get, put whole (`part_bytes` 0) or in parts of this size."""
     md5s: list[bytes] = []
-    with disk.at_door(path), open(path, "rb", buffering=0) as file:
+    with disk.at_door(path), open_regular(path) as file:
         while True:
             md5, size_bytes = _md5_of_next(file, part_bytes)
             if size_bytes or not md5s:

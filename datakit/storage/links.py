@@ -8,6 +8,7 @@ from pathlib import Path
 
 from datakit.data.digest import Digester, FileEntry
 from datakit.storage import disk
+from datakit.storage.regular import open_regular
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
 """Another disk; a file system or a user without hard links; a file with as many as it may have."""
@@ -51,7 +52,7 @@ def link_or_copy(path: Path, target: Path) -> FileEntry | None:
         if link(path, target):
             return None
         digester = Digester()
-        with disk.atomic_file(target) as copy, open(path, "rb", buffering=0) as file:
+        with disk.atomic_file(target) as copy, open_regular(path) as file:
             while piece := file.read(disk.READ_BYTES):
                 digester.update(piece)
                 copy.write(piece)

@@ -17,6 +17,7 @@ from datakit.errors import InputError, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import RequestCounts
+from datakit.storage.regular import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,14 @@ class LocalStore:
     def fetch(self, key: str) -> Blob:
         """A file whole."""
         path = self._path(key)
-        with disk.at_door(path), open(path, "rb") as file:
-            data = file.read()
+        with disk.at_door(path), open_regular(path) as file:
+            data = file.readall()
             return Blob(_local_info(key, os.fstat(file.fileno())), data)
 
     def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
         """Bytes of a file, checked to be of the version that was asked for after they were read."""
         path = self._path(key)
-        with disk.at_door(path), open(path, "rb", buffering=0) as file:
+        with disk.at_door(path), open_regular(path) as file:
             buffer = memoryview(bytearray(min(stop - start, disk.READ_BYTES)))
             offset = start
             while offset < stop and (count := os.preadv(file.fileno(), [buffer[: stop - offset]], offset)):

@@ -20,6 +20,7 @@ from datakit.storage import disk, etags
 from datakit.storage.answers import already_there
 from datakit.storage.objects import ObjectInfo, Store
 from datakit.storage.partial import Fetch, Inspector
+from datakit.storage.regular import open_regular
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.transfer import Knobs, OnBytes, Task, drive
 
@@ -218,7 +219,7 @@ class _Source:
         seen, grown = 0, False
         several = put.md5 is not None and put.bytes > self._part_bytes
         whole = hashlib.md5(usedforsecurity=False) if several else None
-        with disk.at_door(put.path), open(put.path, "rb", buffering=0) as file:
+        with disk.at_door(put.path), open_regular(put.path) as file:
             inspector = Inspector(Fetch(put.key, put.path, put.bytes, entry=put.entry), 0, where=str(put.path))
             while data := _read_full(file, self._part_bytes):
                 grown = seen + len(data) > put.bytes

@@ -16,6 +16,7 @@ from pathlib import Path
 from datakit.storage.commit import verify_file
 from datakit.storage.disk import at_door, make_dirs, write_atomic
 from datakit.storage.links import link
+from datakit.storage.regular import open_regular
 from datakit.storage.upload import other_md5
 from datakit.version.dvc import DIR_SUFFIX, Tree, object_key
 from datakit.version.local import Found, find, md5_of
@@ -109,7 +110,7 @@ def link_into_cache(snapshot: Snapshot, cache: Path, *, verified: Iterable[str] 
 
 
 def _verify(found: Found, md5: str) -> None:
-    with at_door(found.path), open(found.path, "rb") as file:
+    with at_door(found.path), open_regular(found.path) as file:
         now = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if now != md5:
         if found.entry is not None:

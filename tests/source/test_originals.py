@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import os
-import signal
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,24 +22,9 @@ from datakit.source.listing import list_records
 from datakit.source.originals import Version, open_original, reading, version_of
 from datakit.source.scan import Sources, scan
 from support.packing import raw_lines, small_pack, write_lines
+from support.waiting import no_waiting
 
 LINES = b"".join(line + b"\n" for line in raw_lines(60))
-
-
-@contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
-    """End a block that waits for ever, as an open of a pipe does."""
-
-    def end(*_: object) -> None:
-        raise AssertionError("it waits")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(20)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def tar_of(path: Path) -> None:
