@@ -26,7 +26,7 @@ from datakit.data.digest import Digester, FileEntry, crc32c, entry_of
 from datakit.data.index import Index, index_name
 from datakit.data.keys import key_hash, part_of, skipped_as
 from datakit.data.shard import Part, Row, SampleDigest
-from datakit.errors import InputError, IntegrityError
+from datakit.errors import InputError, IntegrityError, printable
 from datakit.pack.writing import Totals
 from datakit.source.originals import changed_ns, open_original
 from datakit.source.records import MAX_KEY_BYTES
@@ -47,8 +47,19 @@ MOST_TROUBLES = 100
 DAMAGED_TAR = "Fetch it again, or move it away; datakit pack takes no damaged tar either"
 """The hint of damage: what others can still be told of, packing anew, is no way out of it."""
 
+COMPRESSED_TAR = "Decompress it, or move it away"
+"""The hint of a tar whose name does not tell pack that it is compressed, or how."""
+
+_EMPTY_TAR = "Move it away"
+
+NOT_UTF8 = "Rename it"
+"""The hint of a name that no index can hold; pack can write it in another way."""
+
 AT_REST = "Run the same command again when it is at rest"
 """The hint of a tar that changes meanwhile."""
+
+_NOT_TO_BE_PACKED = (DAMAGED_TAR, AT_REST, COMPRESSED_TAR, _EMPTY_TAR)
+"""Hints of what pack would not take either; the first of these that one tar needs is told."""
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of compressed files (RFC 1952, the bzip2 and xz formats, RFC 8878)."""
@@ -184,16 +195,23 @@ def index_tar(tar: Tar) -> Indexed:
     )
 
 
-def refusal(root: Path, troubles: Sequence[Trouble]) -> InputError:
-    """The error of tars that cannot be indexed, with the command that packs their samples anew."""
-    first = troubles[0]
-    own = f"{first.hint}; or pack" if first.hint else "Pack"
-    skip = " --on-error skip" if any(trouble.key is not None for trouble in troubles) else ""
-    hint = f"{own} the samples anew: datakit pack {shlex.quote(str(root))} DEST --input tar{skip}"
-    what = str(first) if len(troubles) == 1 else listing(troubles, "member")
+def refusal(root: Path, troubles: Sequence[Trouble], *, options: str = " --on-error skip") -> InputError:
+    """The error of tars that cannot be indexed, with the command that packs their samples anew if there is one.
+
+    Args:
+        root: Their directory.
+        troubles: Why not, at least one.
+        options: Of that command; what is no member of an index is no part of a record either, and is left out.
+    """
+    hints = [trouble.hint for trouble in troubles]
+    if NOT_UTF8 in hints:
+        options += " --escape percent"
+    own = f"{hints[0]}; or pack" if hints[0] else "Pack"
+    hint = f"{own} the samples anew: datakit pack {shlex.quote(str(root))} DEST --input tar{options}"
+    what = str(troubles[0]) if len(troubles) == 1 else listing(troubles, "member")
     return InputError(
         f"{root} cannot be indexed as it is: {what}",
-        hint=DAMAGED_TAR if any(trouble.hint == DAMAGED_TAR for trouble in troubles) else hint,
+        hint=next((alone for alone in _NOT_TO_BE_PACKED if alone in hints), hint),
         subject=[trouble.where for trouble in troubles[:LISTED]],
     )
 
@@ -262,10 +280,11 @@ class _Reading:
     def run(self) -> None:
         """Walk the members."""
         if (kind := compressed(bytes(self._data.read(0, 8)))) is not None:
-            self.trouble(self.name, f"it is compressed ({kind}), so no byte of it can be read by its place")
+            said = f"it is compressed ({kind}), so no byte of it can be read by its place"
+            self.trouble(self.name, said, hint=COMPRESSED_TAR)
             return
         try:
-            for entry in entries(self._data.read, self._data.size):
+            for entry in entries(self._data.read, self._data.size, errors="surrogateescape"):
                 self._take(entry)
                 if entry.offset + entry.size - self._digested >= DIGEST_BYTES:
                     self.digest_to(entry.offset + entry.size)
@@ -273,7 +292,7 @@ class _Reading:
             self.trouble(self.name, error.message, hint=DAMAGED_TAR)
         self._close_sample()
         if not self._parts and not self.troubles:
-            self.trouble(self.name, "it holds no sample: no file with a dot in its name")
+            self.trouble(self.name, "it holds no sample: no file with a dot in its name", hint=_EMPTY_TAR)
 
     def trouble(self, where: str, problem: str, *, hint: str | None = None, key: str | None = None) -> None:
         """Keep a reason why there can be no index."""
@@ -296,8 +315,10 @@ class _Reading:
         ]
 
     def _take(self, entry: Entry) -> None:
-        where = f"{self.name}: {entry.name}"
-        if entry.kind in NO_FILES:
+        where = f"{self.name}: {printable(entry.name)}"
+        if printable(entry.name + entry.target) != entry.name + entry.target:
+            self.trouble(where, f"its name{' or target' * bool(entry.target)} is not UTF-8", hint=NOT_UTF8)
+        elif entry.kind in NO_FILES:
             self.skipped[f"{entry.kind}s"] += 1
         elif entry.kind in ("symbolic link", "sparse file", "member of another kind"):
             self.trouble(where, f"it is a {entry.kind}, whose bytes do not stand in the tar as they are")

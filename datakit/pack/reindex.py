@@ -33,9 +33,10 @@ from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
 from datakit.pack.engines import Engine, check_workers
-from datakit.pack.foreign import TAR, Indexed, Tar, changed, index_tar, prefix_of, refusal
+from datakit.pack.foreign import COMPRESSED_TAR, TAR, Indexed, Tar, changed, index_tar, prefix_of, refusal
 from datakit.pack.sidecars import ENERGON_DIR, Opener, Reader, write_side_files
 from datakit.pack.writing import Totals
+from datakit.source.kinds import plain_name
 from datakit.source.scan import local_directory
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
@@ -168,7 +169,9 @@ def _tars(root: Path) -> list[str]:
     visible = [name for name in found if not any(step.startswith(".") for step in name.split("/"))]
     packed = [name for name in visible if name.endswith(COMPRESSED_SUFFIXES)]
     if packed:
-        raise refusal(root, [Trouble(name, "it is compressed, so no byte can be read by its place") for name in packed])
+        said = "it is compressed, so no byte can be read by its place"
+        hint = None if all(plain_name(name).endswith(TAR) for name in packed) else COMPRESSED_TAR
+        raise refusal(root, [Trouble(name, said, hint=hint) for name in packed], options="")
     tars = [name for name in visible if name.endswith(TAR)]
     if not tars:
         raise InputError(f"{root} holds no .tar file", hint="Name the directory that holds them", subject=str(root))
@@ -369,6 +372,8 @@ def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, 
         skipped.update(indexed.skipped)
     scattered, linked = sum(one.scattered for one in several), sum(one.linked for one in several)
     anew = f"Pack them anew: datakit pack {shlex.quote(str(plan.root))} DEST --input tar"
+    if linked:  # which pack takes no more than they do
+        anew = "Unpack the tars into a folder, and pack that: datakit pack FOLDER DEST --input files"
     if scattered:
         samples = format_number_of(scattered, "sample")
         message = f"the parts of {samples} do not stand together: other readers see each as several samples"

@@ -226,6 +226,17 @@ def test_a_damaged_tar_is_a_trouble(damage, said: str, tmp_path: Path) -> None: 
     assert found.startswith(said)
 
 
+def test_a_name_that_is_no_utf8_is_a_trouble_and_no_damage(tmp_path: Path) -> None:
+    """The rest of the tar is read; whether the name is a file's or what a link leads to."""
+    path = write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("caf\udce9.txt", b"y")])
+    add_link(path, "b.txt", "caf\udce9.txt", tarfile.LNKTYPE)
+
+    assert troubles(path) == [
+        "a.tar: caf\\udce9.txt: its name is not UTF-8",
+        "a.tar: b.txt: its name or target is not UTF-8",
+    ]
+
+
 def test_troubles_of_one_tar_are_bounded(tmp_path: Path) -> None:
     """A tar of a million links is not a list of a million."""
     path = write_tar(tmp_path / "a.tar", [(f"{number}.", b"") for number in range(2 * MOST_TROUBLES)])
@@ -258,8 +269,8 @@ def test_a_tar_that_is_cut_while_it_is_read_is_a_trouble(tmp_path: Path, monkeyp
             info.size = 6 * 2**20
             out.addfile(info, io.BytesIO(bytes([number + 1]) * info.size))
 
-    def cutting(*words: Any) -> Iterator[Any]:
-        for entry in entries(*words):
+    def cutting(*words: Any, **more: Any) -> Iterator[Any]:
+        for entry in entries(*words, **more):
             yield entry
             os.truncate(path, 7 * 2**20)
 
