@@ -28,10 +28,11 @@ from datakit.data.keys import key_hash, part_of, skipped_as
 from datakit.data.shard import Part, Row, SampleDigest
 from datakit.errors import InputError, IntegrityError, printable
 from datakit.pack.writing import Totals
-from datakit.source.originals import changed_ns, open_original
+from datakit.source.originals import changed_ns
 from datakit.source.records import MAX_KEY_BYTES
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage.disk import at_door, read_all
+from datakit.storage.regular import open_regular
 
 TAR = ".tar"
 
@@ -160,11 +161,13 @@ def index_tar(tar: Tar) -> Indexed:
 
     Raises:
         NotFound, NotAllowed, NoSpace: As reading and writing files does.
+        InputError: A pipe has taken its place.
     """
     before, rows = Stamp.of(tar.path), list[Row]()
-    descriptor = open_original(str(tar.path))
-    try:
-        reading = _Reading(tar.name, _Window(descriptor, before.size), prefix=tar.prefix)
+    with at_door(tar.path):
+        opened = open_regular(tar.path)
+    with opened:
+        reading = _Reading(tar.name, _Window(opened.fileno(), before.size), prefix=tar.prefix)
         try:
             reading.run()
             reading.digest_to(before.size)
@@ -172,8 +175,6 @@ def index_tar(tar: Tar) -> Indexed:
             is_same = Stamp.of(tar.path) == before
         except EOFError:
             is_same = False
-    finally:
-        os.close(descriptor)
     if not is_same:
         reading.trouble(tar.name, "it changed while it was read", hint=AT_REST)
     index = Index.from_rows(rows).to_bytes() if not reading.troubles else b""

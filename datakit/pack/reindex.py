@@ -42,6 +42,7 @@ from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, manifest_at, parse_manifest, refuse_inside
 from datakit.storage.links import link_or_copy
+from datakit.storage.objects import no_file
 from datakit.storage.regular import read_regular
 from datakit.units import agree, format_number_of
 
@@ -132,7 +133,8 @@ def reindex(
     if final != root:
         return _into_commit(plan, on_event)
     with disk.exclusive(lock_path(final), purpose=f"indexing {final}"):
-        _sweep(final)
+        for folder in {final, final / ENERGON_DIR, *(path.parent for path in final.rglob(f"*{TAR}"))}:
+            disk.sweep(folder)
         return _in_place(plan, on_event)
 
 
@@ -165,8 +167,13 @@ def _tars(root: Path) -> list[str]:
     """The tars below a directory, by name; compressed ones are refused, since they are meant and cannot be had."""
     if not root.is_dir():
         raise NotFound(f"{root} is not a directory", hint="Name the directory that holds the tars", subject=str(root))
-    found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    found = sorted(
+        path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_symlink() or not path.is_dir()
+    )
     visible = [name for name in found if not any(step.startswith(".") for step in name.split("/"))]
+    for path in (root / name for name in visible):
+        if not path.is_file() and (path.is_dir() or path.name.endswith(TAR)):
+            raise no_file(path)  # tars that are meant, and would be left out
     packed = [name for name in visible if name.endswith(COMPRESSED_SUFFIXES)]
     if packed:
         said = "it is compressed, so no byte can be read by its place"
@@ -216,11 +223,6 @@ def _refuse_last_copies(final: Path, previous: Manifest | None, names: Sequence[
             hint="Name another place, or move them away",
             subject=str(final),
         )
-
-
-def _sweep(final: Path) -> None:
-    for folder in {final, final / ENERGON_DIR, *(path.parent for path in final.rglob(f"*{TAR}"))}:
-        disk.sweep(folder)
 
 
 def _read(plan: _Plan, *, scratch: Callable[[str], Path] | None, on_event: OnEvent) -> Iterator[Indexed]:

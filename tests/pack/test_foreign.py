@@ -18,12 +18,14 @@ from datakit.data.archive import entries
 from datakit.data.digest import crc32c, entry_of
 from datakit.data.index import Index
 from datakit.data.shard import Row, Sample, sample_digest
+from datakit.errors import InputError
 from datakit.pack import foreign
 from datakit.pack.foreign import MOST_TROUBLES, Indexed, Tar, index_tar
 from datakit.storage.disk import hash_file
 from support.peers import webdataset_samples
 from support.samples import SAMPLES, shard_of
 from support.tars import files_of, pairs, write_tar, write_webdataset
+from support.waiting import no_waiting
 
 
 def index(path: Path) -> tuple[Indexed, list[Row]]:
@@ -258,6 +260,14 @@ def test_a_tar_that_changes_while_it_is_read_is_a_trouble(tmp_path: Path, monkey
     monkeypatch.setattr(foreign._Reading, "run", touched)
 
     assert troubles(path) == ["a.tar: it changed while it was read"]
+
+
+def test_a_pipe_in_the_place_of_a_tar_is_refused(tmp_path: Path) -> None:
+    """Whoever opened it would wait for ever."""
+    os.mkfifo(tmp_path / "a.tar")
+
+    with no_waiting(), pytest.raises(InputError, match=r"a\.tar is neither a file nor a folder"):
+        index_tar(Tar(tmp_path / "a.tar", "a.tar", None))
 
 
 def test_a_tar_that_is_cut_while_it_is_read_is_a_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

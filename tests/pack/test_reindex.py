@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -258,6 +258,25 @@ def test_compressed_tars_are_named_before_anything_is_read(tars: Path) -> None:
 
     with pytest.raises(InputError, match=r"a\.tar\.gz: it is compressed"):
         reindex(tars)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda root: os.mkfifo(root / "003.tar"), r"003\.tar is neither a file nor a folder"),
+        (lambda root: (root / "003.tar").symlink_to("lost.tar"), r"003\.tar is neither a file nor a folder"),
+        (lambda root: (root / "link").symlink_to("more"), "link is a link to a folder, and is not followed"),
+    ],
+)
+def test_tars_that_are_meant_and_cannot_be_read_are_told(
+    make: Callable[[Path], object], said: str, tars: Path, tmp_path: Path
+) -> None:
+    """They would be missing without a word: a pipe, a broken link, and what a link to a folder leads to."""
+    make(tars)
+
+    for dest in (None, tmp_path / "ds"):
+        with pytest.raises((InputError, Refused), match=said):
+            reindex(tars, dest, workers=1)
 
 
 def test_other_files_need_a_place_of_its_own(tars: Path, tmp_path: Path) -> None:
