@@ -20,6 +20,7 @@ from datakit.storage import disk
 from datakit.storage.commit import read_manifest
 from support.cli import datakit, environment
 from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
+from support.receipts import at_rest
 
 SETTINGS = PackSettings(shard_size="8KiB", splits={"train": 4, "dev": 1}, name="ds")
 
@@ -50,10 +51,13 @@ def killed_share(raw: Path, dest: Path, part: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lines", "files"])
-def test_parts_in_any_order_make_the_dataset_of_one_pack(tmp_path: Path, kind: str) -> None:
+def test_parts_in_any_order_make_the_dataset_of_one_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Seven shares in random order, one of them killed and run again, one run twice: the manifests are byte for byte
     those of packs with one, two and four workers, and the commit builds nothing.
     """
+    at_rest(monkeypatch)
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400)) if kind == "lines" else write_pairs(tmp_path / "raw", 150)
     whole = []
     for workers in (1, 2, 4):
