@@ -35,16 +35,17 @@ from datakit.train.shelf import (
     CHECKPOINTS_NAME,
     LOCK_NAME,
     QUEUE_NAME,
+    UNFINISHED,
     checkpoints,
+    is_ours,
     newest_checkpoint,
     set_aside,
     step_of,
+    strangers,
 )
 from datakit.version.lineage import RUN_NAME, read_lineage, read_run
 
 RUN_FORMAT = 1
-
-_UNFINISHED = "unfinished-"
 
 _LOGS = (".log", ".out", ".err")
 """What a job's script or scheduler writes where its run will be, before it is there (Slurm: `slurm-%j.out`)."""
@@ -159,15 +160,15 @@ def _newest_here(directory: Path, on_event: OnEvent) -> Path | None:
         if (bad / MANIFEST_NAME).exists():
             on_event(Caution(f"checkpoint {bad.name} is not valid and is set aside as {set_aside(bad).name}: {reason}"))
         else:
-            aside = set_aside(bad, prefix=_UNFINISHED)
+            aside = set_aside(bad, prefix=UNFINISHED)
             on_event(Note(f"checkpoint {bad.name} was never whole (it has no manifest) and is moved to {aside.name}"))
     return found.path
 
 
 def _remove_unfinished(directory: Path, whole: Path) -> None:
     """Remove what was moved away as never whole, once a checkpoint of that step or a later one is."""
-    for path in directory.glob(f"{_UNFINISHED}{CHECKPOINT_GLOB}*"):
-        if path.name.removeprefix(_UNFINISHED)[: len(whole.name)] <= whole.name:
+    for path in directory.glob(f"{UNFINISHED}{CHECKPOINT_GLOB}*"):
+        if path.name.removeprefix(UNFINISHED)[: len(whole.name)] <= whole.name and is_ours(path):
             disk.remove(path)
 
 
@@ -297,7 +298,8 @@ def check_request(resume: str, accept: Collection[str], *, output: Path | str, e
 def check_place(run: Path) -> None:
     """See that a directory is a run, or may become one.
 
-    It may when it is not there, or holds no more than logs, hidden files and the folders that a killed attempt leaves.
+    It may when it is not there, or holds no more than logs, hidden files and the folders that a killed attempt leaves,
+    and in those nothing of another trainer's.
 
     Raises:
         Refused: It is a commit or lies inside one, holds something else, or is no directory.
@@ -319,8 +321,12 @@ def check_place(run: Path) -> None:
     if manifest is not None:
         message = f"{run} is the {manifest.kind} {manifest.name}, a commit, which holds what its manifest names"
         raise Refused(message, hint=hint, subject=str(run))
+    if RUN_NAME in names:
+        return
     others = sorted(name for name in names - _FOLDERS if not (name.startswith(".") or name.endswith(_LOGS)))
-    if others and RUN_NAME not in names and not checkpoints(run / CHECKPOINTS_NAME):
+    if not others or checkpoints(run / CHECKPOINTS_NAME):
+        others = strangers(run)
+    if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise Refused(f"{run} holds {others[0]}{more}, and is no run", hint=hint, subject=str(run))
 

@@ -22,7 +22,7 @@ from datakit.data.order import Cursor
 from datakit.errors import DatakitError, InputError, IntegrityError, MissingExtra, UsageError
 from datakit.storage import disk
 from datakit.storage.commit import commit
-from datakit.train.shelf import step_name
+from datakit.train.shelf import ADAPTER_NAME, CONFIG_NAME, OPTIMIZER_NAME, STATE_NAME, step_name
 from datakit.version.lineage import LINEAGE_NAME
 
 try:
@@ -32,10 +32,6 @@ try:
 except ImportError as missing:
     raise MissingExtra(missing.name or "torch", extra="train") from None
 
-ADAPTER_NAME = "adapter_model.safetensors"
-CONFIG_NAME = "adapter_config.json"
-OPTIMIZER_NAME = "optimizer.safetensors"
-STATE_NAME = "state.json"
 STATE_FORMAT = 1
 
 _OLDER = "Remove that checkpoint, and the one before it is taken"

@@ -40,7 +40,7 @@ from datakit.train.attempt import (
     take_up,
 )
 from datakit.train.batch import Collate, check_tokenized
-from datakit.train.checkpoint import ADAPTER_NAME, CONFIG_NAME, State, save_checkpoint
+from datakit.train.checkpoint import State, save_checkpoint
 from datakit.train.identity import identity_of
 from datakit.train.metrics import METRICS_NAME, MetricsFile, Totals
 from datakit.train.model import (
@@ -57,15 +57,21 @@ from datakit.train.model import (
 )
 from datakit.train.recipe import Recipe
 from datakit.train.result import SavedCheckpoint, TrainResult
-from datakit.train.shelf import ADAPTER_DIR, CHECKPOINTS_NAME, LOCK_NAME, checkpoints, prune, set_aside, step_of
+from datakit.train.shelf import (
+    ADAPTER_DIR,
+    CHECKPOINTS_NAME,
+    LOCK_NAME,
+    OF_ADAPTER,
+    checkpoints,
+    prune,
+    set_aside,
+    step_of,
+)
 from datakit.train.signals import StopRequest, WaitEnded, listen
 from datakit.train.step import Stepper, first_state, make_optimizer
 from datakit.train.upload import Upload
 from datakit.version.guard import guard
-from datakit.version.lineage import LINEAGE_NAME, build_lineage, to_bytes
-
-_OF_ADAPTER = (ADAPTER_NAME, CONFIG_NAME, LINEAGE_NAME)
-"""What of a checkpoint is the adapter."""
+from datakit.version.lineage import build_lineage, to_bytes
 
 
 def train(
@@ -156,7 +162,7 @@ def _is_of(adapter: Path, checkpoint: Path) -> bool:
         have = {entry.name: entry.sha256 for entry in verify_commit(adapter).members}
     except (DatakitError, OSError):
         return False
-    want = {entry.name: entry.sha256 for entry in read_manifest(checkpoint).members if entry.name in _OF_ADAPTER}
+    want = {entry.name: entry.sha256 for entry in read_manifest(checkpoint).members if entry.name in OF_ADAPTER}
     return have == want
 
 
@@ -233,7 +239,7 @@ class _Training:
             aside = set_aside(final, prefix="previous-")
             self.on_event(Note(f"the adapter that was here before is kept as {aside.name}"))
         with commit(final, kind="adapter", name=self.run.resolve().name) as staging:
-            for name in _OF_ADAPTER:
+            for name in OF_ADAPTER:
                 staging.write(name, (last / name).read_bytes())
             staging.about["step"] = state.step
 

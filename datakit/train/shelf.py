@@ -2,22 +2,25 @@
 
 Promises: a checkpoint to go on from counts when its manifest and every byte verify, never by its name alone; pruning
 keeps the newest `keep` of those that verify (by their sizes where it is asked to be quick, by every byte otherwise), so
-never removes the last one, and removes nothing that a colder tier still needs; what is damaged or replaced is set aside
-under a name of its own and never deleted. Does not load torch, so that listing needs no trainer.
+never removes the last one, and removes nothing that a colder tier still needs or that another trainer made under such a
+name; what is damaged or replaced is set aside under a name of its own and never deleted. Does not load torch, so that
+listing needs no trainer.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import DatakitError, NotFound, Refused
+from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, Refused, UsageError
 from datakit.storage import disk
-from datakit.storage.commit import read_manifest, verify_commit
+from datakit.storage.commit import manifest_at, read_manifest, verify_commit
 from datakit.storage.copies import Shelf, State, lost, read_copies, verified_below
 from datakit.storage.newest import Newest, named, newest
 from datakit.version.lineage import LINEAGE_NAME, read_lineage, read_run
@@ -28,7 +31,21 @@ QUEUE_NAME = "write-back"
 LOCK_NAME = ".lock"
 CHECKPOINT_GLOB = "step-" + "[0-9]" * 8
 
+ADAPTER_NAME = "adapter_model.safetensors"
+CONFIG_NAME = "adapter_config.json"
+OPTIMIZER_NAME = "optimizer.safetensors"
+STATE_NAME = "state.json"
+
+OF_ADAPTER = (ADAPTER_NAME, CONFIG_NAME, LINEAGE_NAME)
+"""What of a checkpoint is the adapter."""
+
+_MEMBERS = {*OF_ADAPTER, OPTIMIZER_NAME, STATE_NAME}
+
+UNFINISHED = "unfinished-"
 _DAMAGED = "damaged-"
+
+_NAMES = re.compile(rf"({_DAMAGED}|{UNFINISHED})?step-\d{{8}}(-\d+)?")
+"""Of checkpoints, and of those that are set aside."""
 
 
 def step_name(step: int) -> str:
@@ -84,6 +101,42 @@ def checkpoints(directory: Path) -> list[Path]:
         NotAllowed: The directory may not be read.
     """
     return [path for path in named(directory, CHECKPOINT_GLOB) if path.is_dir()]
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a directory is a commit, or holds members of a checkpoint alone, as a killed prune or copy leaves it.
+
+    Other trainers call directories `step-00000100` too.
+
+    Raises:
+        NotAllowed: It may not be read.
+    """
+    try:
+        if manifest_at(path) is not None:
+            return True
+    except (IntegrityError, UsageError):  # a torn one, or a newer datakit's
+        return True
+    except InputError:
+        return False
+    with disk.at_door(path):
+        return path.is_dir() and all(name in _MEMBERS or disk.TEMPORARY.fullmatch(name) for name in os.listdir(path))
+
+
+def strangers(run: Path) -> list[str]:
+    """What lies in the folders of a run, by which no run is known, and is not what a training leaves there.
+
+    Raises:
+        NotAllowed: One may not be read.
+    """
+    found = [
+        f"{CHECKPOINTS_NAME}/{path.name}"
+        for path in named(run / CHECKPOINTS_NAME, "[!.]*")
+        if not is_ours(path) or not (_NAMES.fullmatch(path.name) or (path / MANIFEST_NAME).is_file())
+    ]
+    adapter = run / ADAPTER_DIR
+    if inside := named(adapter, "[!.]*"):  # stock peft gives its files the same names: the manifest alone tells
+        found += [] if (adapter / MANIFEST_NAME).is_file() and is_ours(adapter) else [f"{ADAPTER_DIR}/{inside[0].name}"]
+    return found
 
 
 def look(run: Path, *, quick: bool = True) -> list[Held]:
@@ -187,7 +240,7 @@ def set_aside(path: Path, *, prefix: str = _DAMAGED) -> Path:
 def prunable(
     directory: Path, *, keep: int, may_go: Callable[[str], bool] = lambda _name: True, quick: bool = False
 ) -> list[Path]:
-    """Checkpoints that may be removed: older than the newest `keep` valid ones, and allowed by `may_go`.
+    """Checkpoints that may be removed: older than the newest `keep` valid ones, ours, and allowed by `may_go`.
 
     Args:
         directory: Where checkpoints lie.
@@ -208,7 +261,7 @@ def prunable(
         left, oldest_kept = left - 1, path
     if left or oldest_kept is None:
         return []
-    return [path for path in found if path < oldest_kept and may_go(path.name)]
+    return [path for path in found if path < oldest_kept and may_go(path.name) and is_ours(path)]
 
 
 def prune(

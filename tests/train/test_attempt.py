@@ -317,6 +317,21 @@ def test_a_checkpoint_that_was_never_whole_is_not_called_damaged(tmp_path: Path)
     assert not list((tmp_path / "checkpoints").glob("unfinished-*"))
 
 
+def test_what_another_trainer_made_is_never_removed(tmp_path: Path) -> None:
+    """Though it lies among a run's own, is called like a checkpoint, and that step is whole by now."""
+    theirs = tmp_path / "checkpoints" / "step-00000020"
+    theirs.mkdir(parents=True)
+    (theirs / "model.pt").write_text("precious")
+    put(tmp_path, 10)
+
+    start(tmp_path)
+    put(tmp_path, 20)
+    second = start(tmp_path)
+
+    assert second.step == 20
+    assert (tmp_path / "checkpoints" / "unfinished-step-00000020" / "model.pt").read_text() == "precious"
+
+
 def test_never_refuses_what_a_colder_tier_holds(tmp_path: Path) -> None:
     """It is looked at, not fetched."""
     with pytest.raises(Refused, match="s3://b/run/step-00000010 is there already"):
@@ -370,6 +385,11 @@ def test_a_preview_refuses_what_the_training_refuses(
         ("dangling", "is not a directory, and a run is one"),
         ("lightning", "holds hparams.yaml, and is no run"),
         ("hub", "holds notes.txt, and is no run"),
+        ("epochs", "holds checkpoints/epoch=1.ckpt, and is no run"),
+        ("steps", "holds checkpoints/step-00000100, and is no run"),
+        ("steps-and-more", "holds checkpoints/step-00000100, and is no run"),
+        ("mixed", "holds checkpoints/latest and 1 more, and is no run"),
+        ("stock", "holds adapter/adapter_model.safetensors, and is no run"),
     ],
 )
 def test_a_directory_that_is_something_else_is_refused_untouched(
@@ -381,7 +401,14 @@ def test_a_directory_that_is_something_else_is_refused_untouched(
     (tmp_path / "raw" / "chat.jsonl").write_text("{}")
     (tmp_path / "raw" / "more.jsonl").write_text("{}")
     (tmp_path / "dangling").symlink_to("nowhere")
-    for name in ("lightning/checkpoints/epoch=1.ckpt", "lightning/hparams.yaml", "hub/adapter/x.bin", "hub/notes.txt"):
+    make_commit(tmp_path / "mixed" / "checkpoints" / "step-00000002", {"a": b"a"}, kind="checkpoint")
+    for name in (
+        *("lightning/checkpoints/epoch=1.ckpt", "lightning/hparams.yaml", "hub/adapter/x.bin", "hub/notes.txt"),
+        *("epochs/checkpoints/epoch=1.ckpt", "steps/checkpoints/step-00000100/model.pt"),
+        *("steps-and-more/checkpoints/step-00000100/model.pt", "steps-and-more/hparams.yaml"),
+        *("mixed/checkpoints/step-00000001/model.pt", "mixed/checkpoints/latest"),
+        "stock/adapter/adapter_model.safetensors",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     before = sorted(tmp_path.rglob("*"))
@@ -408,8 +435,14 @@ def test_what_a_killed_attempt_has_left_is_a_run_whatever_lies_beside_it(tmp_pat
     make_commit(tmp_path / "fetched" / "checkpoints" / "step-00000002", {"a": b"a"}, kind="checkpoint")
     (tmp_path / "fetched" / "notes.txt").touch()
 
+    for name in ("damaged-step-00000002", "unfinished-step-00000003-2", "step-00000004", ".step-00000005.tmp-0123abcd"):
+        (tmp_path / "copied" / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "copied" / "checkpoints" / name / "state.json").touch()
+    make_commit(tmp_path / "copied" / "adapter", {"a": b"a"}, kind="adapter")
+
     check_place(tmp_path / "begun")
     check_place(tmp_path / "fetched")
+    check_place(tmp_path / "copied")
 
 
 def test_a_place_on_this_disk_may_be_a_url(tmp_path: Path) -> None:

@@ -116,6 +116,20 @@ def test_a_quick_prune_compares_sizes_only(tmp_path: Path) -> None:
     assert names(whole) == []
 
 
+def test_pruning_removes_what_a_killed_one_left_and_nothing_of_another_trainer(tmp_path: Path) -> None:
+    """Members without a manifest go; a directory of such a name that holds more than members stays."""
+    for step in (10, 20, 30):
+        put(tmp_path, step)
+    for step in (10, 20):
+        (tmp_path / "checkpoints" / step_name(step) / "manifest.json").unlink()
+    (tmp_path / "checkpoints" / step_name(10) / "model.pt").write_text("precious")
+
+    gone = prune(tmp_path / "checkpoints", keep=1)
+
+    assert names(gone) == [20]
+    assert names(checkpoints(tmp_path / "checkpoints")) == [10, 30]
+
+
 def test_nothing_is_dropped_that_write_back_still_needs(tmp_path: Path) -> None:
     """Staged and uploading ones stay; verified ones go; a failed one goes once a newer one is verified."""
     for step in range(10, 70, 10):
