@@ -140,7 +140,7 @@ class StoreOptions:
 
 
 def refuse_slips(place: str, schemes: Iterable[str]) -> None:
-    """Refuse what is nearly a URL: `s3:/bucket/x` would be a folder named `s3:` here.
+    """Refuse what is nearly a URL: `s3:/bucket/x` would be a folder named `s3:` here, and `file://x` names a host.
 
     Raises:
         UsageError: With the URL that was probably meant.
@@ -152,13 +152,20 @@ def refuse_slips(place: str, schemes: Iterable[str]) -> None:
             hint=f"Write {scheme.lower()}://{rest.lstrip('/')}, or ./{place} for a file or folder of that name here",
             subject=place,
         )
+    if scheme.lower() == "file" and colon and not place.startswith("file:///"):
+        host, path = rest[2:].partition("/")[0], rest[2:].removeprefix("localhost/").lstrip("/")
+        raise UsageError(  # RFC 8089: what stands between the second slash and the third is a host
+            f"{place} names the host {host}, not a path" if host else f"{place} is not file:// and an absolute path",
+            hint=f"Write file:///{path}" if path else "Write file:///PATH; a shell variable may be unset",
+            subject=place,
+        )
 
 
 def local_path(place: Path | str, *, message: str | None = None, hint: str | None = None) -> Path:
     """The path that a person typed where only the local disk will do; a URL is seen before a path eats its slashes.
 
     Args:
-        place: A path, or `file://` and a path.
+        place: A path, or `file://` and an absolute path.
         message: What is said of another URL, if not that it is elsewhere.
         hint: What is advised, if not to bring it here.
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datakit.errors import UsageError
+from datakit.source.scan import is_remote
 from datakit.storage.access import VARIABLES, StoreOptions, local_path
+from datakit.storage.store import open_location
 
 SECRET = "wJalrXUtnFEMI-very-secret"
 
@@ -215,3 +219,24 @@ def test_where_only_the_local_disk_will_do_a_url_is_seen() -> None:
     with pytest.raises(UsageError, match="file:// has two slashes"):
         local_path("file:/data/ds")
     assert elsewhere.value.hint == "Bring it here: datakit sync cold://b/ds DIR"
+
+
+@pytest.mark.parametrize("door", [local_path, open_location, is_remote])
+@pytest.mark.parametrize(
+    ("place", "said", "advice"),
+    [
+        ("file://", "is not file:// and an absolute path", "Write file:///PATH; a shell variable may be unset"),
+        ("file://host/data", "names the host host, not a path", "Write file:///host/data"),
+        ("file://localhost/data", "names the host localhost, not a path", "Write file:///data"),
+        ("file://data", "names the host data, not a path", "Write file:///data"),
+        ("FILE:///data", "is not file:// and an absolute path", "Write file:///data"),
+    ],
+)
+def test_a_file_url_without_an_absolute_path_is_refused(
+    door: Callable[[str], object], place: str, said: str, advice: str
+) -> None:
+    """An unset variable left it empty, or its first part is a host; none is a path from here in silence."""
+    with pytest.raises(UsageError, match=re.escape(f"{place} {said}")) as refused:
+        door(place)
+
+    assert str(refused.value.hint).startswith(advice)
