@@ -38,12 +38,15 @@ class PlannedShard:
     Attributes:
         at: Positions of its records in the table, in order, as narrow as they fit.
         task: What decides its bytes, as a digest (see `receipts`).
+        versions: Those of the files of which only an index was read, as a digest; empty where there is none. A
+            copy on another machine may have another, so it is no part of the plan's digest.
         payload_bytes: Bytes of their parts.
         shard_bytes: Bytes that the shard will have.
     """
 
     at: npt.NDArray[np.signedinteger[Any]]
     task: str
+    versions: str
     payload_bytes: int
     shard_bytes: int
 
@@ -171,6 +174,7 @@ def _plan_shards(
     planned = []
     for at, total in zip(shards, totals, strict=True):
         lines, positions = payload[at], at.astype(np.int64)
+        versions = records.versions(positions)
         planned.append(
             PlannedShard(
                 at=at,
@@ -178,8 +182,8 @@ def _plan_shards(
                     dataset=dataset,
                     bundle=settings.bundle,
                     pieces=_pieces(records, positions),
-                    versions=records.versions(positions),
                 ),
+                versions=hashlib.sha256(versions).hexdigest() if versions else "",
                 payload_bytes=int(lines.sum()),
                 shard_bytes=total if settings.bundle is None else bundle_bytes(lines, settings.bundle),
             )

@@ -49,7 +49,6 @@ def task_of(
     dataset: str,
     bundle: int | None,
     pieces: Iterable[tuple[Sequence[str], Iterable[bytes]]],
-    versions: bytes = b"",
 ) -> str:
     """The name of a task: a digest of what decides a shard's bytes, 64 hex digits.
 
@@ -57,7 +56,6 @@ def task_of(
         dataset: Name of the dataset, which the shard's name carries.
         bundle: Lines that share a member, or None.
         pieces: The samples in order, some at a time, however many: their keys, and 16 bytes each that tell the content.
-        versions: What tells the files that hold them, where that is more than what the 16 bytes do.
     """
     keys, contents, count = hashlib.sha256(), hashlib.sha256(), 0
     for some, signatures in pieces:
@@ -65,7 +63,7 @@ def task_of(
         contents.update(b"".join(signatures))
         count += len(some)
     digest = hashlib.sha256(f"datakit shard {TASK_FORMAT}\n{dataset}\n{bundle or 1}\n{count}\n".encode())
-    digest.update(keys.digest() + contents.digest() + versions)
+    digest.update(keys.digest() + contents.digest())
     return digest.hexdigest()
 
 
@@ -99,6 +97,8 @@ class Receipt:
         shard: How the shard's file looks.
         index: How that of its index does.
         settled: Whether the task's name will still tell the content of its records when this pack is over.
+        versions: Of the files whose index said so, as a digest (see `planning`). Machines may have copies of their own,
+            so no task is named by it; what was built of another version is not taken.
     """
 
     task: str
@@ -106,14 +106,15 @@ class Receipt:
     shard: Stat
     index: Stat
     settled: bool
+    versions: str
 
     @classmethod
-    def of(cls, task: str, built: BuiltShard, path: Path, *, settled: bool) -> Receipt | None:
+    def of(cls, task: str, built: BuiltShard, path: Path, *, settled: bool, versions: str = "") -> Receipt | None:
         """The receipt of a shard whose files at `path` are known to be whole; None where one is gone again."""
         shard, index = Stat.of(path), Stat.of(Path(index_name(str(path))))
         if shard is None or index is None:
             return None
-        return cls(task, built, shard, index, settled)
+        return cls(task, built, shard, index, settled, versions)
 
     def fits(self, path: Path) -> bool:
         """Whether the files at `path` are those that this was written for, untouched."""
@@ -133,13 +134,15 @@ class Receipt:
             "tokens": totals.tokens,
             "stat": [list(self.shard), list(self.index)],
             "settled": self.settled,
+            "versions": self.versions,
         }
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
         """As it was written, or None for anything else: a receipt that cannot be read proves nothing."""
         try:
-            if not _is_typed(value, task=str, samples=int, payload_bytes=int, parts=dict, terms=str, settled=bool):
+            texts = dict.fromkeys(("task", "terms", "versions"), str)
+            if not _is_typed(value, samples=int, payload_bytes=int, parts=dict, settled=bool, **texts):
                 return None
             tokens, parts, stat = value["tokens"], value["parts"], value["stat"]
             counts = [*parts.values(), *stat[0], *stat[1], *([] if tokens is None else [tokens])]
@@ -148,7 +151,7 @@ class Receipt:
             totals = Totals(value["samples"], value["payload_bytes"], parts, int(value["terms"], 16), tokens)
             built = BuiltShard(FileEntry.from_json(value["shard"]), FileEntry.from_json(value["index"]), totals)
             shard, index = (Stat(*numbers) for numbers in stat)
-            return cls(value["task"], built, shard, index, value["settled"])
+            return cls(value["task"], built, shard, index, value["settled"], value["versions"])
         except (KeyError, IndexError, TypeError, ValueError, DatakitError):
             return None
 
@@ -200,7 +203,7 @@ class Memory:
         for path in (self._built, self._kept, self.root):
             remove_bare(path)
 
-    def settle(self, task: str, built: BuiltShard, path: Path, *, settled: bool) -> Receipt:
+    def settle(self, task: str, built: BuiltShard, path: Path, *, settled: bool, versions: str = "") -> Receipt:
         """Make a shard that `write_shard` wrote to `path` one that survives a kill; it moves to its place in `built`.
 
         Raises:
@@ -214,7 +217,7 @@ class Memory:
                 seal.clear(path_of)
             os.replace(index_name(str(path)), index_name(str(target)))
             os.replace(path, target)
-            receipt = Receipt.of(task, built, target, settled=settled)
+            receipt = Receipt.of(task, built, target, settled=settled, versions=versions)
             assert receipt is not None
             # not synced: one that a power cut swallows is built again, one that it cuts in two is not believed
             seal.write(self._built / f"{task}.json", receipt.to_json(), sync=False)
@@ -224,13 +227,13 @@ class Memory:
         """Where a built shard waits for its commit."""
         return self._built / f"{task}.tar"
 
-    def built(self, task: str) -> tuple[Receipt, Path] | None:
-        """A shard of this task that a pack before has built and nobody has touched since."""
+    def built(self, task: str, *, versions: str = "") -> tuple[Receipt, Path] | None:
+        """A shard of this task and these versions that a pack before has built and nobody has touched since."""
         receipt = Receipt.from_json(seal.read(self._built / f"{task}.json"))
         path = self.path_of(task)
-        if receipt is None or not receipt.settled or receipt.task != task or not receipt.fits(path):
+        if receipt is None or not receipt.settled or (receipt.task, receipt.versions) != (task, versions):
             return None
-        return receipt, path
+        return (receipt, path) if receipt.fits(path) else None
 
     def kept(self, receipt: Receipt) -> Path | None:
         """The hard link that was kept of a committed shard, if nobody has touched it."""

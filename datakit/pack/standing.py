@@ -23,7 +23,7 @@ from datakit.data.keys import key_hash
 from datakit.data.manifest import Manifest
 from datakit.errors import DatakitError, InputError, IntegrityError, Refused
 from datakit.events import Caution, OnEvent
-from datakit.pack.planning import PlannedSplit
+from datakit.pack.planning import PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, task_of
 from datakit.pack.writing import BuiltShard, Totals
 from datakit.source.records import KeyColumn
@@ -86,13 +86,15 @@ def reusable(
     look = _Look(previous, split, memory, on_event)
     found = {}
     for ordinal, shard in enumerate(split.shards):
-        if (one := look.remembered(shard.task)) is not None:
+        if (one := look.remembered(shard)) is not None:
             found[ordinal] = one
     if exact and len(found) < len(split.shards):
         unknown = look.unknown()
         for ordinal, shard in enumerate(split.shards):
+            if shard.versions:  # an index is no word for what another index said: the tar may have been edited since
+                continue
             if ordinal not in found and (standing := unknown.get(shard.task)) is not None:
-                one = look.checked(shard.task, standing, settled=True)
+                one = look.checked(shard, standing, settled=True)
                 if one is not None:
                     found[ordinal] = one
     return found
@@ -110,25 +112,28 @@ class _Look:
         shards = [] if previous is None else previous.contents.shards
         self._names = {} if previous is None else {previous.member(one.name).sha256: one.name for one in shards}
 
-    def remembered(self, task: str) -> Found | None:
+    def remembered(self, shard: PlannedShard) -> Found | None:
         """A shard that a receipt speaks of: where it stands, as a killed pack left it, or as a link was kept."""
-        receipt = self._known.get(task)
+        receipt = self._known.get(shard.task)
+        if receipt is not None and receipt.versions != shard.versions:
+            receipt = None
         name = None if receipt is None else self._names.get(receipt.built.shard.sha256)
         if receipt is not None and name is not None and receipt.fits(self._split.path / name):
             return Found(receipt, self._split.path / name)
-        if (built := self._memory.built(task)) is not None:
+        if (built := self._memory.built(shard.task, versions=shard.versions)) is not None:
             return Found(*built)
         if receipt is None:
             return None
         if (path := self._memory.kept(receipt)) is not None:
             return Found(receipt, path)
-        return None if name is None else self.checked(task, receipt.built, settled=receipt.settled)
+        return None if name is None else self.checked(shard, receipt.built, settled=receipt.settled)
 
-    def checked(self, task: str, built: BuiltShard, *, settled: bool) -> Found | None:
+    def checked(self, shard: PlannedShard, built: BuiltShard, *, settled: bool) -> Found | None:
         """A shard that stands in the dataset, after a look at every byte; damage is told."""
         assert self._previous is not None
         path = self._split.path / self._names[built.shard.sha256]
-        receipt = Receipt.of(task, built, path, settled=settled)  # before the look: what changes after it is noticed
+        # before the look: what changes after it is noticed
+        receipt = Receipt.of(shard.task, built, path, settled=settled, versions=shard.versions)
         index = Path(index_name(str(path)))
         whole = [_is_whole(path, built.shard, self._on_event), _is_whole(index, built.index, self._on_event)]
         return Found(receipt, path) if receipt is not None and all(whole) else None

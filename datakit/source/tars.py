@@ -85,12 +85,13 @@ def list_tar(task: TarTask) -> Piece:
 def _vouched(holder: Holder, task: TarTask) -> Holder:
     """A tar whose index is believed, with what tells this version of it.
 
-    That is how it looks but for the time of its inode, which a hard link changes, as DVC and we make of shards.
+    That is its size and the time of its bytes, which a copy keeps (`cp -a`, `rsync -a`): each machine that packs a part
+    may have its own. The time of its inode is changed by a hard link, as DVC and we make of shards.
     """
     if task.file.version is None:  # a copy
         return holder._replace(exact=True, version=f"{task.source.bytes} {task.source.stamp}\n".encode())
     status = os.stat(holder.path)
-    version = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}\n".encode()
+    version = f"{status.st_size} {status.st_mtime_ns}\n".encode()
     return holder._replace(exact=True, source_ns=status.st_mtime_ns, version=version)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,28 @@ def test_parts_in_any_order_make_the_dataset_of_one_pack(
     assert committed.reused == committed.shards > 14
     assert tree(tmp_path / "ds") == whole[0]
     assert "built" not in os.listdir(tmp_path / ".ds.pack"), "what waited for the commit is gone after it"
+
+
+@pytest.mark.parametrize("same_time", [True, False])
+def test_each_machine_may_have_its_own_copy_of_tars_with_their_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool
+) -> None:
+    """Parts agree on one plan; a tar of another time may hold other bytes: what it gave is built again."""
+    at_rest(monkeypatch)
+    small_pack(write_lines(tmp_path / "raw.jsonl", raw_lines(300)), tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    if not same_time:
+        for path in (tmp_path / "b").glob("*.tar"):
+            os.utime(path, (1_000_000_001, 1_000_000_001))
+    pack(tmp_path / "a", tmp_path / "one" / "ds", settings=SETTINGS)
+
+    shares = [share(tmp_path / name, tmp_path / "ds", (number, 2)) for number, name in enumerate("ab")]
+    committed = share(tmp_path / "a", tmp_path / "ds", None)
+
+    assert len({result.plan_digest for result in [*shares, committed]}) == 1
+    assert all(result.built > 2 for result in shares)
+    assert committed.built == (0 if same_time else shares[1].built)
+    assert tree(tmp_path / "ds") == tree(tmp_path / "one" / "ds")
 
 
 def test_the_commit_builds_what_no_part_has_built(tmp_path: Path) -> None:
