@@ -106,7 +106,7 @@ def without_twins(
         digests = _read(records, suspects, local, crew)
     groups = [suspects[group] for group in groups_of(digests)]
     left_out = np.sort(np.concatenate([np.zeros(0, np.int64), *(group[1:] for group in groups)]))
-    if records.versions(left_out):  # nobody reads them again, and an index may be of what they were
+    if records.exact and records.versions(left_out):  # nobody reads them again, and an index may be of what they were
         on_reading(Reading(len(left_out), int(records.part_bytes[left_out].sum())))
         _read(records, left_out, local, crew)
     stay = np.ones(len(records.keys), np.bool_)

@@ -79,7 +79,7 @@ def list_records(
         unnamed, total = sum(piece.unnamed for piece in pieces), sum(len(piece.keys) for piece in pieces)
         records = joined(pieces, troubles=told)
         naming.check_field(unnamed, total, first=lambda: first_part(records, JSON_PART))
-        hashed = _hashed(unnamed, records, naming)
+        hashed = _hashed(unnamed, total, records, naming)
         records = replace(records, remarks=(*records.remarks, *naming.remarks(unnamed, total), *hashed))
     else:
         found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
@@ -98,9 +98,9 @@ def _empty(file: LineFile) -> Trouble:
     return Trouble(file.name, "is empty", hint=FETCH_AGAIN)
 
 
-def _hashed(unnamed: int, records: Records, naming: Naming) -> list[Note]:
+def _hashed(unnamed: int, total: int, records: Records, naming: Naming) -> list[Note]:
     """What is said of a table without the usual column, whose author may not know that it has a name."""
-    if not unnamed or unnamed < len(records.keys) or naming.key_field != KEY_FIELD:
+    if not unnamed or unnamed < total or naming.key_field != KEY_FIELD:
         return []
     lack = naming.lack(orjson.loads(first_part(records, JSON_PART) or b"{}"))
     return [Note(f"{lack}: a hash of its content names each (--key-field names another)")]

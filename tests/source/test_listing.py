@@ -26,6 +26,15 @@ def listed(src: Path, **words: object) -> Records:
         return list_records(sources, local, **words)  # type: ignore[arg-type]  # by name
 
 
+def test_records_that_clash_count_where_the_usual_field_is_told_to_be_missing(tmp_path: Path) -> None:
+    """One record has a name: it is not said that none has, however many of the others are left out."""
+    pq.write_table(pa.table({"id": ["a", None, None, None], "t": ["1", "2", "2", "2"]}), tmp_path / "x.parquet")
+
+    table = listed(tmp_path / "x.parquet", on_error="skip")
+
+    assert [remark.message for remark in table.remarks] == ["3 of 4 records lack the field id and are named by content"]
+
+
 def test_offenders_stop_the_listing_unless_they_are_tolerated(tmp_path: Path) -> None:
     """All are told at once, whatever found them."""
     root = tmp_path / "raw"

@@ -370,6 +370,20 @@ def test_what_an_index_calls_a_twin_is_read_before_it_is_left_out(tmp_path: Path
     assert set(by_key(tmp_path / "before")) == {"a", "c"}
 
 
+def test_twins_beside_a_tar_without_an_index_are_read_once(tmp_path: Path) -> None:
+    """All whose size another has are read to find them, so those that are left out need no second look."""
+    tar(tmp_path / "raw" / "i" / "x.tar", {"a.txt": b"same", "b.txt": b"same"})
+    reindex(tmp_path / "raw" / "i")
+    tar(tmp_path / "raw" / "y.tar", {"c.txt": b"other"})
+    told: list[Event] = []
+
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(dedupe="drop"), on_event=told.append)
+
+    (said,) = [event.message for event in told if isinstance(event, Note) and event.message.startswith("reading")]
+    assert said.startswith("reading 2 of 3 records ")
+    assert set(by_key(tmp_path / "ds")) == {"a", "c"}
+
+
 def test_an_empty_part_is_an_offender_by_an_index_too(tmp_path: Path) -> None:
     """As it is without one: what is packed of a tar does not follow from what lies beside it."""
     tar(tmp_path / "raw" / "x.tar", {"a.txt": b"t", "b.jpg": b"j", "b.txt": b""})

@@ -7,7 +7,6 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from datakit import InputError, IntegrityError
@@ -181,22 +180,28 @@ def test_bundles_without_their_index_are_offenders(tmp_path: Path, how: str) -> 
     assert "sync --repair" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("rows", [slice(5), slice(1, None), [0, 1, 2, 3, 5, 6, 7], [0, 1, 2, 3, 3, 4, 5, 6, 7]])
-def test_an_index_that_leaves_out_a_line_of_a_bundle_is_not_believed(tmp_path: Path, rows: slice | list[int]) -> None:
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([0, 1, 2, 3, 4], "and the index names none that begins there"),
+        ([1, 2, 3, 4, 5, 6, 7], "does not name r00000.jsonl, which begins at byte 0"),
+        ([0, 1, 2, 3, 5, 6, 7], "does not name"),
+        ([0, 1, 2, 3, 3, 4, 5, 6, 7], "and the index names none that begins there"),
+    ],
+)
+def test_an_index_that_leaves_out_a_line_of_a_bundle_is_not_believed(
+    tmp_path: Path, rows: list[int], said: str
+) -> None:
     """No header tells of a line; the lines of a bundle fill it, and each is named once."""
     small_pack(write_lines(tmp_path / "x.jsonl", raw_lines(8)), tmp_path / "one", shard_size="1MiB", bundle=4)
     (shard,) = (tmp_path / "one").glob("*.tar")
     index = Index.from_buffer(Path(index_name(str(shard))).read_bytes())
-    its = np.arange(8)[rows].tolist()
 
-    found = difference(Index.from_rows([index.row(row) for row in its]), str(shard), shard.stat().st_size)
+    found = difference(Index.from_rows([index.row(row) for row in rows]), str(shard), shard.stat().st_size)
 
     assert difference(index, str(shard), shard.stat().st_size) is None
     assert found is not None
-    if rows == [0, 1, 2, 3, 5, 6, 7]:
-        assert "does not name" in found
-    elif rows != slice(1, None):
-        assert "and the index names none that begins there" in found
+    assert said in found
 
 
 def test_what_no_index_can_name_is_not_believed(tmp_path: Path) -> None:
