@@ -111,7 +111,7 @@ def refuse_unlisted(held: Holding, origin: Location, store: Store, extra: Sequen
 
 
 def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str, Item], moves: Sequence[Item]) -> None:
-    """Refuse to move files over or into a commit that stands at the destination, or over a folder.
+    """Refuse to move files over or into a commit that stands at the destination, over a folder, or below a file.
 
     It asks for the manifests of folders that something moves into, and for those above the destination where something
     is there already that would be overwritten.
@@ -124,10 +124,13 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
         moves: What would be moved.
 
     Raises:
-        Refused: Names the commit or the folder, and the file.
+        Refused: Names the commit, or the folder or file in the way, and the file that would come.
         NotAllowed: A folder of the destination may not be entered.
     """
     if target.path is not None:
+        above = {folder: item.name for item in moves for folder in PurePosixPath(item.name).parents}
+        for folder in sorted(above):
+            _refuse_file(target.path / folder, above[folder])
         for item in moves:
             _refuse_folder(target.path / item.name)
     if held.kind != "files" or not moves:
@@ -138,6 +141,13 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
             _check(held, item, _text(folder), standing.at(_text(folder)), target)
         if target.path is None and (item.name in here or held.single):  # a local place inside a commit was refused
             _check_above(target, item, standing, far=item.name in here)
+
+
+def _refuse_file(path: Path, name: str) -> None:
+    with disk.at_door(path):
+        if path.exists() and not path.is_dir():
+            hint = "Move it away, or choose another destination"
+            raise Refused(f"{path} is not a directory, and {name} would lie in it", hint=hint, subject=str(path))
 
 
 def _refuse_folder(path: Path) -> None:

@@ -228,3 +228,24 @@ def test_a_folder_is_in_the_way_of_a_file_of_its_name(tmp_path: Path, kind: str)
     (tmp_path / "copy" / "b").rename(tmp_path / "mine")
     sync(source, tmp_path / "copy")
     assert (tmp_path / "copy" / "b").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a commit"])
+@pytest.mark.parametrize("way", ["sub", "sub/deeper"])
+def test_a_file_is_in_the_way_of_a_folder_of_its_name(tmp_path: Path, kind: str, way: str) -> None:
+    """It is named before anything moves, though other files come first."""
+    make_commit(tmp_path / "src", {"a": b"1", "sub/deeper/b": b"2", "z": b"3"})
+    if kind == "a folder":
+        (tmp_path / "src" / MANIFEST_NAME).unlink()
+    there = tmp_path / "copy" / way
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"mine")
+    before = sorted((tmp_path / "copy").rglob("*"))
+
+    with pytest.raises(Refused, match=f"copy/{way} is not a directory, and sub/deeper/b would lie in it"):
+        sync(tmp_path / "src", tmp_path / "copy")
+    assert sorted((tmp_path / "copy").rglob("*")) == before
+
+    there.rename(tmp_path / "mine")
+    sync(tmp_path / "src", tmp_path / "copy")
+    assert (tmp_path / "copy" / "sub" / "deeper" / "b").read_bytes() == b"2"
