@@ -143,12 +143,17 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
             attn_implementation="sdpa",
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
+        _check_unchanged(read)
         message = f"{base.path} cannot be loaded as a causal model: {error}"
         hint = "Name a causal language model whose weights are in safetensors files, or fetch it again"
         raise InputError(message, hint=hint, subject=str(base.path)) from error
-    if changed := sorted({name for name, *_ in {*_look(base.path)} ^ {*(read.seen or ())}}):
-        raise _replaced(base, f"{', '.join(changed)} changed since it was read")
+    _check_unchanged(read)
     return model.to(device)
+
+
+def _check_unchanged(base: BaseModel) -> None:
+    if changed := sorted({name for name, *_ in {*_look(base.path)} ^ {*(base.seen or ())}}):
+        raise _replaced(base, f"{', '.join(changed)} changed since it was read")
 
 
 def _replaced(base: BaseModel, how: str) -> Refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -98,6 +99,16 @@ def test_a_base_model_that_is_replaced_while_it_is_loaded_is_told(
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", replaced_meanwhile)
 
     with pytest.raises(Refused, match=r"is another base model now .model\.safetensors changed"):
+        load_base(looked_at, precision="auto", device=CPU)
+
+
+def test_a_base_model_that_is_cut_before_it_is_loaded_is_told(base_dir: Path, tmp_path: Path) -> None:
+    """It cannot be loaded, and was one when it was read: a download that writes over it is under way."""
+    base = shutil.copytree(base_dir, tmp_path / "base")
+    looked_at = identify(base)
+    os.truncate(base / "model.safetensors", 1000)
+
+    with pytest.raises(Refused, match=r"is another base model now .model\.safetensors changed since it was read"):
         load_base(looked_at, precision="auto", device=CPU)
 
 
