@@ -55,7 +55,6 @@ ORDER = [
     "storage/compare",
     "storage/refusals",
     "storage/moves",
-    "storage/debris",
     "storage/spool",
     "storage/sync",
     "storage/copies",

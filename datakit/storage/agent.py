@@ -22,8 +22,8 @@ An ERROR is as `copies.told` says it.
 
 What a pull brings waits beside its name, for the trainer to look at and to settle. Each listing of a place, at a pull
 and after each commit that went up, is compared with what the state files call verified; and of the commit itself that
-is said only once the listing holds it. What lies at a commit's place without a manifest is replaced (`debris`). A
-commit whose manifest is damaged here is failed at once: no other try heals it.
+is said only once the listing holds it. A commit whose manifest is damaged here is failed at once: no other try heals
+it.
 
 The newest offer goes first, a pull before any. The state of each commit is in its state file, for whoever comes later:
 a commit counts as verified when that stands there, and as failed when it cannot be written.
@@ -43,6 +43,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import Busy, DatakitError, InputError, IntegrityError, Refused, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.catalog import commits_on, pull_newest, shelf_at
@@ -60,7 +61,6 @@ from datakit.storage.copies import (
     write_state,
 )
 from datakit.storage.counts import PROCESS, RequestCounts
-from datakit.storage.debris import replace_debris
 from datakit.storage.inbox import Inbox
 from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import SyncResult, sync
@@ -167,7 +167,7 @@ class Agent:
         except DatakitError as error:
             return self._fail(request, error)
         try:
-            result = _publish_over_debris(request)
+            result = sync(request["path"], request["dest"], settings=SETTINGS, repair=request["repair"])
         except (InputError, IntegrityError) as error:
             if request["repair"]:  # then it is not the copy that is damaged
                 return self._fail(request, error)
@@ -179,7 +179,7 @@ class Agent:
                 return self._fail(request, error)
             return self._delay(request, error)
         except DatakitError as error:
-            return self._fail(request, error)
+            return self._fail(request, _explained(error, request["dest"]))
         except Exception as error:  # noqa: BLE001 -- one commit that nobody foresaw must not hold up the others
             return self._fail(request, DatakitError(f"{type(error).__name__}: {error}", hint="Please report it"))
         return self._conclude(request, result)
@@ -297,17 +297,20 @@ def _copy_of(request: dict[str, Any], manifest_digest: str | None) -> Copy:
     return Copy(**where, state="verified", manifest_digest=manifest_digest, message=None, error=None)
 
 
-def _publish_over_debris(request: dict[str, Any]) -> SyncResult:
-    """Bring a commit to its place: what lies there and is no commit, a killed upload has left."""
-    path, dest, repair = request["path"], request["dest"], request["repair"]
+def _explained(error: DatakitError, dest: str) -> DatakitError:
+    """A refusal at a commit's own place, with the way out where another upload left what is there."""
+    if not isinstance(error, Refused) or isinstance(error, Busy):
+        return error
+    place, _, name = dest.rpartition("/")
     try:
-        return sync(path, dest, settings=SETTINGS, repair=repair, contested=True)
-    except Busy:  # whoever is at work there leaves no debris yet
-        raise
-    except Refused:
-        if not replace_debris(Path(path), dest, settings=SETTINGS, repair=repair):
-            raise
-        return sync(path, dest, settings=SETTINGS, repair=repair, contested=True)
+        files = shelf_at(place, settings=SETTINGS).get(name, {})
+    except DatakitError:
+        return error
+    if not files or MANIFEST_NAME in files:
+        return error
+    said = f"{dest} holds no commit, but what another upload has left: {error.message}"
+    remove = f"aws s3 rm --recursive {dest}" if dest.startswith("s3://") else f"all below {dest}/"
+    return Refused(said, hint=f"If nothing writes there any more, remove it: {remove}", subject=dest)
 
 
 def _check_digest(request: dict[str, Any]) -> None:

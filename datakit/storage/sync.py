@@ -28,7 +28,6 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.commit import NEXT_NAME, lock_path
 from datakit.storage.compare import Item, Kind
 from datakit.storage.counts import RequestCounts
-from datakit.storage.debris import refuse_mixture
 from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_sync
 from datakit.storage.partial import Fetch, remove_leftovers, remove_stale
 from datakit.storage.retry import Pace
@@ -85,7 +84,6 @@ def sync(
     delete: bool = False,
     max_delete: int | None = None,
     repair: bool = False,
-    contested: bool = False,
     on_event: OnEvent = ignore,
 ) -> SyncResult:
     """Make the destination hold what the source holds.
@@ -99,8 +97,6 @@ def sync(
         delete: Delete what the destination holds besides.
         max_delete: How many files that may be at most.
         repair: Look at the bytes that the destination holds, and move damaged members, or a torn manifest, again.
-        contested: Whether another process may replace members of a commit in a store before its manifest is there, as
-            `debris` does: then they are listed once more before that is put.
         on_event: Told about progress.
 
     Raises:
@@ -125,10 +121,10 @@ def sync(
         repair=repair,
         on_event=on_event,
     )
-    return run_sync(plan, contested=contested, on_event=on_event)
+    return run_sync(plan, on_event=on_event)
 
 
-def run_sync(plan: SyncPlan, *, contested: bool = False, on_event: OnEvent = ignore) -> SyncResult:
+def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
     """Do what the plan says. Errors as in `sync`."""
     begun = time.monotonic()
     for name in plan.damaged:
@@ -141,7 +137,7 @@ def run_sync(plan: SyncPlan, *, contested: bool = False, on_event: OnEvent = ign
     if not plan.up_to_date:
         with _with_all_members(plan):
             if path is None:
-                num_unverified = _run_upload(plan, on_event, contested=contested)
+                num_unverified = _run_upload(plan, on_event)
             else:
                 with _alone(plan, path):
                     num_unverified = _run_download(plan, path, on_event)
@@ -303,22 +299,19 @@ def _unlink(top: Path, name: str) -> None:
             folder.rmdir()
 
 
-def _run_upload(plan: SyncPlan, on_event: OnEvent, *, contested: bool) -> int:
+def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
     """Put; the number of files that nothing could verify on their way from another store."""
     num_unverified = 0
-    tags: dict[str, str | None] | None = {} if contested else None
     knobs = _knobs(plan)
     on_bytes = _reporter("upload", plan, on_event)
     pace = Pace(retries=knobs.retries)
     for items in _phases(plan):
         if plan.origin.path is not None:
             puts = [_put(plan, item, plan.original(item.name)) for item in items]
-            upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes, tags=tags)
+            upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
         else:
             num_unverified += _run_through_spool(plan, items, knobs, pace, on_bytes)
     if plan.held.manifest is not None and not plan.has_manifest:
-        if tags is not None:
-            refuse_mixture(plan, tags)
         _write_manifest(plan)
     store = patient(plan.target, plan.settings)
     for action in _deletions(plan):

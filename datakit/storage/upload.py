@@ -22,7 +22,7 @@ from datakit.storage.objects import ObjectInfo, Store
 from datakit.storage.partial import Fetch, Inspector
 from datakit.storage.regular import open_regular
 from datakit.storage.retry import Pace, PatientStore
-from datakit.storage.transfer import Knobs, OnBytes, Task, drive
+from datakit.storage.transfer import Knobs, OnBytes, drive
 
 MAX_PARTS = 10_000
 """Parts in a multipart upload (Amazon S3 limits)."""
@@ -46,7 +46,6 @@ class Put:
         md5: Their md5, where the object is addressed by it; compared before the object appears.
         create: Whether an object that is there already, with other bytes, is an error. S3 decides that within one PUT;
             for an upload in parts a look before it has to do.
-        replaces: The tag of the object over which alone it may be put, or None. Here, too, parts are put over any.
     """
 
     path: Path
@@ -55,27 +54,10 @@ class Put:
     entry: FileEntry | None = None
     create: bool = False
     md5: str | None = None
-    replaces: str | None = None
 
 
-def upload(
-    store: Store,
-    puts: Sequence[Put],
-    *,
-    knobs: Knobs,
-    pace: Pace,
-    on_bytes: OnBytes,
-    tags: dict[str, str | None] | None = None,
-) -> None:
+def upload(store: Store, puts: Sequence[Put], *, knobs: Knobs, pace: Pace, on_bytes: OnBytes) -> None:
     """Put files into a store; when this returns, each was verified there.
-
-    Args:
-        store: Where they go.
-        puts: What goes where.
-        knobs: How.
-        pace: Whose patience is used; an error stops it.
-        on_bytes: Told of the bytes of each file that is there.
-        tags: Takes what the store said of each object that was made here, by its key.
 
     Raises:
         IntegrityError: A file is not what its manifest or its md5 says, or the store does not give back what it was
@@ -87,18 +69,9 @@ def upload(
     in_hand = max(1, knobs.workers // PART_CONNECTIONS)
     small = [put for put in puts if put.bytes <= knobs.part_bytes]
     large = [put for put in puts if put.bytes > knobs.part_bytes]
-
-    def task(put: Put) -> Task:
-        def run() -> int:
-            made = _Upload(put, patient, undo, part_bytes=knobs.part_bytes).run()
-            if tags is not None and made is not None:
-                tags[put.key] = made.etag
-            return put.bytes
-
-        return run
-
     for batch, workers in ((large, in_hand), (small, knobs.workers)):
-        drive(map(task, batch), workers=workers, pace=pace, on_bytes=on_bytes)
+        tasks = (_Upload(put, patient, undo, part_bytes=knobs.part_bytes).run for put in batch)
+        drive(tasks, workers=workers, pace=pace, on_bytes=on_bytes)
 
 
 def _upload_part_bytes(size_bytes: int, part_bytes: int) -> int:
@@ -126,11 +99,11 @@ class _Upload:
         self._source = _Source(put, part_bytes=self._part_bytes)
         self._where = f"{store.url}/{put.key}"
 
-    def run(self) -> ObjectInfo | None:
-        """The new object, believed by its tag, or by reading it back; None where ours is there already."""
+    def run(self) -> int:
+        """Put it, and believe it by its tag, or by reading it back where the tag says something else or nothing."""
         made = self._put_small() if self._is_small else self._put_large()
         if made is None or etags.same(made.etag, self._tag):
-            return made
+            return self._put.bytes
         try:
             message = self._difference(self._store, made)
         except BaseException:  # also because another's error ended the look, which proves nothing
@@ -141,12 +114,13 @@ class _Upload:
             if self._put.create:
                 take_away(self._undo, made)
             raise IntegrityError(message, hint="Run the same command again", subject=self._where)
-        return made
+        return self._put.bytes
 
     def _put_small(self) -> ObjectInfo | None:
+        """The new object; None where it is there already."""
         data = b"".join(self._source.chunks())
         try:
-            return self._store.write(self._put.key, data, create=self._put.create, replaces=self._put.replaces)
+            return self._store.write(self._put.key, data, create=self._put.create)
         except Refused:
             # ours after all, when the answer to an earlier try was lost or a killed run had put it
             if self._is_ours(self._store.head(self._put.key)):
@@ -154,9 +128,9 @@ class _Upload:
             raise
 
     def _put_large(self) -> ObjectInfo | None:
+        """The same in parts, which cannot be told not to overwrite: what is there must be of a run that was killed."""
         if self._put.create:
-            # parts cannot be told not to overwrite: what is there must be of a run that was killed; a bucket that is
-            # not there is said by the upload
+            # a bucket that is not there is said by the upload
             with contextlib.suppress(NotFound):
                 there = self._store.head(self._put.key)
                 for _ in self._source.chunks():

@@ -205,13 +205,13 @@ class Upload:
         missing = self._back.close(FINISH_S, hurried=stop.__bool__, hurry_s=STOP_S)
         self._started = False
         self.poll()
-        found = {}
+        found, may_go = {}, self.may_go
         for name, reason in missing.items():
             if name == self._adapter:
                 found[ADAPTER_DIR] = reason
-            # a failed checkpoint that was dropped here has a newer verified one: nobody will ask for it; one that is
-            # damaged there is what the next machine meets first
-            elif name in self._back.damaged or (self._run / CHECKPOINTS_NAME / name).is_dir():
+            # a failed checkpoint with a newer verified one nobody will ask for; one that is damaged there is what the
+            # next machine meets first
+            elif name in self._back.damaged or (not may_go(name) and (self._run / CHECKPOINTS_NAME / name).is_dir()):
                 found[name] = reason
         return found
 

@@ -388,34 +388,30 @@ def test_a_look_that_comes_while_the_lock_finds_no_room_is_answered(
     ]
 
 
-def test_what_a_lost_machine_left_without_a_manifest_is_not_in_the_way(faulty: FaultyServer, tmp_path: Path) -> None:
-    """Its bytes of the same step may be others: this machine's take their place, and are a commit."""
-    manifest = make_commit(tmp_path / "step-1", {"a": b"1", "b": b"one core"}, kind="checkpoint")
-    for name, data in {"a": b"1", "b": b"two cores"}.items():
-        faulty.put(f"step-1/{name}", data)
+def test_what_a_lost_machine_left_without_a_manifest_is_never_overwritten(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Its bytes of that step are others, and it may only be slow: the message says what lies there, and what to do."""
+    make_commit(tmp_path / "step-1", {"a": b"1", "b": b"one core"}, kind="checkpoint")
+    left = {"step-1/a": b"1", "step-1/b": b"two cores"}
+    for name, data in left.items():
+        faulty.put(name, data)
 
     (answer,) = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
 
-    assert answer["event"] == "verified"
-    assert {key: data for key, (data, _) in faulty.objects.items()} == {
-        "step-1/a": b"1",
-        "step-1/b": b"one core",
-        "step-1/manifest.json": manifest.to_bytes(),
-    }
+    assert (answer["event"], answer["error"]) == ("failed", "Refused")
+    assert answer["message"].startswith(f"{faulty.url}/step-1 holds no commit, but what another upload has left: ")
+    assert answer["hint"].endswith(f"aws s3 rm --recursive {faulty.url}/step-1")
+    assert {key: data for key, (data, _) in faulty.objects.items()} == left
 
 
-def test_who_is_at_work_at_a_place_is_not_taken_for_debris(
-    faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit is failed, kept here, and offered again by the next attempt: two that replace in turn never end."""
+def test_a_commit_in_the_way_is_not_called_a_left_over(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Nobody is told to remove it."""
+    theirs = make_commit(tmp_path / "theirs" / "step-1", {"a": b"2"}, kind="checkpoint")
     make_commit(tmp_path / "step-1", {"a": b"1"}, kind="checkpoint")
-    faulty.put("step-1/a", b"theirs")
+    faulty.put("step-1/a", b"2")
+    faulty.put("step-1/manifest.json", theirs.to_bytes())
 
-    def busy(*_args: Any, **_more: Any) -> Any:
-        raise Busy("another process writes there")
-
-    monkeypatch.setattr(agent, "sync", busy)
     (answer,) = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
 
-    assert (answer["event"], answer["error"]) == ("failed", "Busy")
-    assert faulty.objects["step-1/a"][0] == b"theirs"
+    assert (answer["event"], answer["error"]) == ("failed", "Refused")
+    assert "would get other bytes under its name" in answer["message"]
+    assert "aws" not in answer["hint"]
