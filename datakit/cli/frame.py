@@ -357,7 +357,7 @@ def plain(value: object) -> Any:
 def die_quietly_from_now_on() -> None:
     """From here a Ctrl-C ends the process at once: while threads are joined, Python would print a stack trace.
 
-    Where it is ignored, it stays so: another signal has said how the process ends.
+    Where somebody else answers it, such as a training that another signal has ended, it stays so.
     """
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -18,12 +18,17 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
+from typing import Any, TypeAlias
 
 from datakit.errors import Interrupted
 
 _PR_SET_PDEATHSIG = 1
+
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
+"""As `signal.signal` takes and gives it."""
 
 
 class WaitEnded(Exception):
@@ -113,9 +118,18 @@ class StopRequest:
         if self.signal is not None and self._cut_short is not None:
             self.raise_it(f"stopped by {self.signal.name} {self._cut_short}", hint="Run the same command again")
 
-    def settles(self, number: int) -> bool:
-        """Whether one of these that comes now would change how the process ends; Ctrl-C may hurry what Ctrl-C ends."""
-        return self.signal is not None and not number == self.signal == signal.SIGINT
+    def handler_at_the_end(self, number: int, before: Handler) -> Handler:
+        """What answers a signal once all is done and said, and the process has only to go: none changes its code.
+
+        SIGTERM and SIGHUP ask for what happens anyway. Ctrl-C still ends a process that does not come to its end.
+        """
+        if number != signal.SIGINT:
+            return signal.SIG_IGN
+        return before if self.signal in (None, signal.SIGINT) else _leave
+
+
+def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- the shape of a signal handler
+    os._exit(Interrupted.exit_code)
 
 
 @contextlib.contextmanager
@@ -124,7 +138,7 @@ def listen(env: Mapping[str, str] = os.environ, *, to_the_end: bool = False) -> 
 
     Args:
         env: Where `DVC_STAGE` tells that a DVC stage runs this process.
-        to_the_end: Whether the process ends after the block: once a signal was heard, later ones are ignored then.
+        to_the_end: Whether the process ends after the block, which is then no signal's to change.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended the block at once.
@@ -152,7 +166,7 @@ def listen(env: Mapping[str, str] = os.environ, *, to_the_end: bool = False) -> 
         raise
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if to_the_end and request.settles(number) else handler)
+            signal.signal(number, request.handler_at_the_end(number, handler) if to_the_end else handler)
 
 
 def end_with_parent() -> None:

@@ -270,6 +270,39 @@ def test_at_the_end_of_a_process_no_later_signal_kills_it(signals: list[str]) ->
     assert done.returncode == 75
 
 
+HANGING = """
+import contextlib, os, signal, sys
+from datakit.cli.frame import die_quietly_from_now_on
+from datakit.train.signals import listen
+with contextlib.suppress(BaseException), listen({}, to_the_end=True) as stop, stop.at_once():
+    for name in sys.argv[2:]:
+        os.kill(os.getpid(), signal.Signals[name])
+die_quietly_from_now_on()
+os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("late", "heard", "code"),
+    [
+        ("SIGINT", ["SIGTERM"], 75),
+        ("SIGINT", ["SIGHUP"], 75),
+        ("SIGINT", ["SIGINT"], -signal.SIGINT),
+        ("SIGINT", [], -signal.SIGINT),
+        ("SIGTERM", [], 3),
+        ("SIGHUP", [], 3),
+    ],
+)
+def test_at_the_end_only_ctrl_c_ends_a_process_that_hangs(late: str, heard: list[str], code: int) -> None:
+    """By the code of what ended the run; a SIGTERM asks for what is under way, and a finished run stays one."""
+    words = [sys.executable, "-c", HANGING, late, *heard]
+
+    done = subprocess.run(words, env=environment(), check=False, timeout=60)
+
+    assert done.returncode == code
+
+
 def test_who_listens_in_a_library_hears_later_signals_himself() -> None:
     """Only a process that ends after the block may ignore them."""
     before = signal.getsignal(signal.SIGTERM)
