@@ -307,7 +307,7 @@ def _begun(path: Path, name: str) -> dict[str, FileEntry]:
     """Members of a commit whose arrival at this place was begun and killed; `path` is that of the member `name`."""
     top = path.parents[name.count("/")]
     try:
-        data = (top / NEXT_NAME).read_bytes()
+        data = bytes(disk.map_file(top / NEXT_NAME))
     except FileNotFoundError:
         return {}
     return {entry.name: entry for entry in parse_manifest(data, where=str(top / NEXT_NAME)).members}

@@ -132,7 +132,7 @@ def train(
     Geometry(len(data), recipe.samples_per_step, tail=recipe.tail).normal(Cursor())
     upload = Upload(write_back, run=run, stores=stores, on_event=on_event)
     lock, left = disk.exclusive(run / LOCK_NAME, purpose=f"training in {run}"), leave_nothing(run, new=not run.exists())
-    with lock, left, listen() as stop, stop.at_once(), upload:
+    with lock, left, listen() as stop, upload, stop.at_once():
         if smoke:
             clear_rehearsal(run)
         training = _Training(data=data, base=base, run=run, recipe=recipe, upload=upload, on_event=on_event)

@@ -48,6 +48,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._at_once = False
+        self._deaf = False
         self._cut_short: str | None = None
 
     def __bool__(self) -> bool:
@@ -55,6 +56,8 @@ class StopRequest:
 
     def hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 -- the shape of a signal handler
         """Handle a signal."""
+        if self._deaf:
+            return
         if self.signal is None:
             self.signal = signal.Signals(number)
             self._check()
@@ -108,6 +111,10 @@ class StopRequest:
             raise KeyboardInterrupt
         raise Interrupted(message, hint=hint)
 
+    def deafen(self) -> None:
+        """Hear nothing more: what ends the block ends it whole, and puts back what answered signals before."""
+        self._deaf = True
+
     def answer(self) -> None:
         """End the run as the signal asks if one has cut it short, whatever that was made into on its way.
 
@@ -119,13 +126,13 @@ class StopRequest:
             self.raise_it(f"stopped by {self.signal.name} {self._cut_short}", hint="Run the same command again")
 
     def handler_at_the_end(self, number: int, before: Handler) -> Handler:
-        """What answers a signal once all is done and said, and the process has only to go: none changes its code.
+        """What answers a signal where the process has only to go, once one has decided how: none changes its code.
 
         SIGTERM and SIGHUP ask for what happens anyway. Ctrl-C still ends a process that does not come to its end.
         """
-        if number != signal.SIGINT:
-            return signal.SIG_IGN
-        return before if self.signal in (None, signal.SIGINT) else _leave
+        if self.signal is None or number == self.signal == signal.SIGINT:
+            return before
+        return _leave if number == signal.SIGINT else signal.SIG_IGN
 
 
 def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- the shape of a signal handler
@@ -138,7 +145,7 @@ def listen(env: Mapping[str, str] = os.environ, *, to_the_end: bool = False) -> 
 
     Args:
         env: Where `DVC_STAGE` tells that a DVC stage runs this process.
-        to_the_end: Whether the process ends after the block, which is then no signal's to change.
+        to_the_end: Whether the process ends after the block: once a signal was heard, no later one changes how.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended the block at once.
@@ -162,9 +169,11 @@ def listen(env: Mapping[str, str] = os.environ, *, to_the_end: bool = False) -> 
             end_with_parent()
         yield request
     except BaseException:
+        request.deafen()
         request.answer()
         raise
     finally:
+        request.deafen()
         for number, handler in before.items():
             signal.signal(number, request.handler_at_the_end(number, handler) if to_the_end else handler)
 

@@ -14,7 +14,7 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import InputError
 from datakit.pack.reading import inspect
 from datakit.storage import disk
-from datakit.storage.commit import read_manifest, verify_file
+from datakit.storage.commit import NEXT_NAME, read_manifest, verify_file
 from datakit.storage.etags import tag_of
 from datakit.storage.links import link_or_copy
 from datakit.storage.objects import LocalStore
@@ -101,3 +101,15 @@ def test_a_pipe_in_a_dataset_is_told_by_its_readers(name: str, tmp_path: Path) -
                 with pytest.raises(InputError, match=f"{path.name} is neither a file nor a folder"):
                     reader(dataset)
     assert not (tmp_path / "there" / MANIFEST_NAME).exists()
+
+
+def test_a_pipe_in_the_place_of_a_coming_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    """Where a killed arrival keeps what it knew, and a member differs."""
+    dataset, there = tmp_path / "ds", tmp_path / "there"
+    small_pack(write_lines(tmp_path / "raw.jsonl", raw_lines(20)), dataset)
+    there.mkdir()
+    (there / read_manifest(dataset).contents.shards[0].name).write_bytes(b"other bytes")
+    os.mkfifo(there / NEXT_NAME)
+
+    with no_waiting(), pytest.raises(InputError, match=f"{NEXT_NAME} is neither a file nor a folder"):
+        sync(dataset, there)

@@ -88,7 +88,6 @@ def test_outside_the_main_thread_nothing_is_touched() -> None:
 
 CHILD = """
 import sys, time
-from datakit.storage.newest import newest
 from datakit.train.signals import listen
 with listen() as stop:
     print("ready", flush=True)
@@ -241,7 +240,6 @@ def test_one_block_within_another_hears_with_it() -> None:
 LAST = """
 import contextlib, os, signal, sys
 from datakit.cli.frame import die_quietly_from_now_on
-from datakit.storage.newest import newest
 from datakit.train.signals import listen
 first, *later = (signal.Signals[name] for name in sys.argv[1:])
 with contextlib.suppress(BaseException), listen({}, to_the_end=True) as stop, stop.at_once():
@@ -290,12 +288,13 @@ os._exit(3)
         ("SIGINT", ["SIGHUP"], 75),
         ("SIGINT", ["SIGINT"], -signal.SIGINT),
         ("SIGINT", [], -signal.SIGINT),
-        ("SIGTERM", [], 3),
-        ("SIGHUP", [], 3),
+        ("SIGTERM", ["SIGTERM"], 3),
+        ("SIGHUP", ["SIGTERM"], 3),
+        ("SIGTERM", [], -signal.SIGTERM),
     ],
 )
 def test_at_the_end_only_ctrl_c_ends_a_process_that_hangs(late: str, heard: list[str], code: int) -> None:
-    """By the code of what ended the run; a SIGTERM asks for what is under way, and a finished run stays one."""
+    """By the code of what ended the run, if anything did; a second SIGTERM asks for what is under way."""
     words = [sys.executable, "-c", HANGING, late, *heard]
 
     done = subprocess.run(words, env=environment(), check=False, timeout=60)
@@ -311,6 +310,22 @@ def test_who_listens_in_a_library_hears_later_signals_himself() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_ctrl_c_while_the_block_is_left_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither how the run ends, nor that what answered signals before is put back."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    raise_it = StopRequest.raise_it
+
+    def interrupted(self: StopRequest, message: str, *, hint: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise_it(self, message, hint=hint)
+
+    monkeypatch.setattr(StopRequest, "raise_it", interrupted)
+    with pytest.raises(Interrupted), listen({}) as stop, stop.at_once():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
 
 
 CUT_SHORT = """

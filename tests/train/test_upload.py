@@ -313,6 +313,25 @@ def test_copies_that_may_not_be_written_end_the_command_with_6(
     assert "unpublished_kinds" not in told.json["result"]
 
 
+def test_an_older_checkpoint_that_nobody_will_ask_for_is_no_trouble_at_the_end(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, faulty: FaultyServer
+) -> None:
+    """What a lost machine left of step 4 is in its way; it is said when it happens, and step 6 has a verified copy."""
+    faulty.put("runs/step-00000004/state.json", b"of another machine")
+    events: list[Event] = []
+
+    result = here(tokens_dir, base_dir, tmp_path / "run", events, write_back=f"{faulty.url}/runs")
+
+    assert {saved.name: saved.remote for saved in result.checkpoints} == {
+        "step-00000002": "verified",
+        "step-00000004": "failed",
+        "step-00000006": "verified",
+    }
+    assert result.unpublished == {}
+    assert any("step-00000004 holds no commit, but what another upload has left" in said for said in cautions(events))
+    assert faulty.objects["runs/step-00000004/state.json"][0] == b"of another machine"
+
+
 def test_a_copy_that_is_refused_ends_the_command_with_3(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
     """Something else stands where the adapter's copy would go: waiting does not mend that."""
     run, cold = tmp_path / "run", tmp_path / "cold"
@@ -355,6 +374,23 @@ def test_a_signal_while_libraries_load_ends_as_it_does_later(
     assert process.returncode == code, said
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
+
+
+def test_an_error_after_the_steps_is_told_as_it_is(
+    tokens_dir: Path, base_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first SIGTERM while the run leaves cuts nothing short that could be gone on with."""
+
+    def fail(_self: Upload, _stop: StopRequest) -> dict[str, str]:
+        raise ZeroDivisionError("the true reason")
+
+    def leave(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Upload, "finish", fail)
+    monkeypatch.setattr(Upload, "__exit__", leave)
+    with pytest.raises(ZeroDivisionError, match="the true reason"):
+        here(tokens_dir, base_dir, tmp_path / "run")
 
 
 def test_a_rehearsal_says_that_it_is_not_written_back(tokens_dir: Path, base_dir: Path, tmp_path: Path) -> None:
