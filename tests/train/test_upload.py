@@ -322,13 +322,11 @@ def test_an_older_checkpoint_that_nobody_will_ask_for_is_no_trouble_at_the_end(
 
     result = here(tokens_dir, base_dir, tmp_path / "run", events, write_back=f"{faulty.url}/runs")
 
-    assert {saved.name: saved.remote for saved in result.checkpoints} == {
-        "step-00000002": "verified",
-        "step-00000004": "failed",
-        "step-00000006": "verified",
-    }
+    second, fourth, sixth = (str(saved.remote) for saved in result.checkpoints)
+    assert (second, sixth) == ("verified", "verified")
+    assert "step-00000004 holds no commit, but what another upload has left" in fourth
+    assert any(fourth in said for said in cautions(events))
     assert result.unpublished == {}
-    assert any("step-00000004 holds no commit, but what another upload has left" in said for said in cautions(events))
     assert faulty.objects["runs/step-00000004/state.json"][0] == b"of another machine"
 
 
