@@ -280,7 +280,7 @@ def _named_by(final: Path) -> set[str]:
     """What the manifest there names, and that of a run that was killed."""
     names: set[str] = set()
     for manifest in (MANIFEST_NAME, NEXT_NAME):
-        with contextlib.suppress(DatakitError, FileNotFoundError):
+        with contextlib.suppress(DatakitError, FileNotFoundError, IsADirectoryError):
             data = read_regular(final / manifest)
             names |= {entry.name for entry in parse_manifest(data, where=str(final / manifest)).members}
     return names

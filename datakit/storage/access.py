@@ -147,9 +147,10 @@ def refuse_slips(place: str, schemes: Iterable[str]) -> None:
     """
     scheme, colon, rest = place.partition(":")
     if colon and scheme.lower() in schemes and not rest.startswith("//"):
+        url = ("file:///" if scheme.lower() == "file" else f"{scheme.lower()}://") + rest.lstrip("/")
         raise UsageError(
             f"{place} is no URL: {scheme}:// has two slashes",
-            hint=f"Write {scheme.lower()}://{rest.lstrip('/')}, or ./{place} for a file or folder of that name here",
+            hint=f"Write {url}, or ./{place} for a file or folder of that name here",
             subject=place,
         )
     if scheme.lower() == "file" and colon and not place.startswith("file:///"):

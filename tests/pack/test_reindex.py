@@ -16,7 +16,7 @@ from datakit.data.digest import PART_BYTES, entry_of
 from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.shard import Sample
-from datakit.errors import InputError, NotFound, Refused, UsageError
+from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
 from datakit.events import Caution, Event, Progress
 from datakit.feed.dataset import open_dataset
 from datakit.feed.loader import Loader
@@ -495,6 +495,17 @@ def test_a_large_tar_is_indexed_in_stretches(tmp_path: Path) -> None:
     assert len(read_manifest(tmp_path / "t").member("a.tar").crc32c) == -(-path.stat().st_size // PART_BYTES) == 3
     assert read_back(tmp_path / "t") == samples
     assert verify(tmp_path / "t").findings == ()
+
+
+def test_a_folder_in_the_place_of_the_manifest_is_told(tars: Path) -> None:
+    """With its path, and the tars are as they were."""
+    (tars / MANIFEST_NAME).mkdir()
+    before = {path.name: path.read_bytes() for path in tars.glob("*.tar")}
+
+    with pytest.raises(DatakitError, match=rf"{MANIFEST_NAME}.*: Is a directory"):
+        reindex(tars)
+
+    assert {path.name: path.read_bytes() for path in tars.glob("*.tar")} == before
 
 
 def test_files_of_another_preparation_are_not_overwritten(tars: Path) -> None:

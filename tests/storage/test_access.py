@@ -216,8 +216,9 @@ def test_where_only_the_local_disk_will_do_a_url_is_seen() -> None:
         local_path("s3://b/ds", message="pack it first", hint="Do that")
     with pytest.raises(UsageError, match="a path is empty"):
         local_path("")
-    with pytest.raises(UsageError, match="file:// has two slashes"):
+    with pytest.raises(UsageError, match="file:// has two slashes") as slip:
         local_path("file:/data/ds")
+    assert str(slip.value.hint).startswith("Write file:///data/ds, or ./file:/data/ds for")
     assert elsewhere.value.hint == "Bring it here: datakit sync cold://b/ds DIR"
 
 
