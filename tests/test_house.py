@@ -33,6 +33,7 @@ ORDER = [
     "data/changes",
     "data/order",
     "storage/regular",
+    "storage/stamp",
     "storage/disk",
     "storage/aside",
     "storage/links",

@@ -33,6 +33,7 @@ from datakit.source.records import MAX_KEY_BYTES
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage.disk import at_door, read_all
 from datakit.storage.regular import open_regular
+from datakit.storage.stamp import Stamp
 
 TAR = ".tar"
 
@@ -66,34 +67,30 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\x
 """First bytes of compressed files (RFC 1952, the bzip2 and xz formats, RFC 8878)."""
 
 
-class Stamp(NamedTuple):
+class Look(NamedTuple):
     """What tells whether a tar is as it was; a link to it or a rename changes the last alone.
 
     Attributes:
-        inode: Its number.
-        size: Bytes.
-        written_ns: When its bytes were written last, as it says, in ns since 1970.
-        changed_ns: The same, or when its inode was changed, whichever is later.
+        stamp: By what it is known again.
+        changed_ns: When its bytes or its inode were changed last, whichever is later, in ns since 1970.
     """
 
-    inode: int
-    size: int
-    written_ns: int
+    stamp: Stamp
     changed_ns: int
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The stamp of a file as it is now.
+        """A file as it is now.
 
         Raises:
             NotFound, NotAllowed: It cannot be looked at.
         """
         with at_door(path):
             status = os.stat(path)
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns, changed_ns(status))
+        return cls(Stamp.of(status), changed_ns(status))
 
     def check(self, path: Path, *, link: Path | None = None) -> None:
-        """See that a tar is still the file that this is the stamp of.
+        """See that a tar is still the file that was looked at.
 
         Args:
             path: The tar.
@@ -102,7 +99,7 @@ class Stamp(NamedTuple):
         Raises:
             InputError: It changed.
         """
-        now = Stamp.of(link or path)
+        now = Look.of(link or path)
         if (now if link is None else now._replace(changed_ns=self.changed_ns)) != self:
             raise changed(path)
 
@@ -135,7 +132,7 @@ class Indexed:
 
     Attributes:
         shard: The tar's entry.
-        stamp: What tells whether it still is the file that was read.
+        look: What tells whether it still is the file that was read.
         index: Its index's entry.
         totals: Of its samples.
         hashes: `key_hash` of each sample, in the order of the rows.
@@ -146,7 +143,7 @@ class Indexed:
     """
 
     shard: FileEntry
-    stamp: Stamp
+    look: Look
     index: FileEntry
     totals: Totals
     hashes: npt.NDArray[np.uint64] = field(repr=False)
@@ -163,16 +160,16 @@ def index_tar(tar: Tar) -> Indexed:
         NotFound, NotAllowed, NoSpace: As reading and writing files does.
         InputError: A pipe has taken its place.
     """
-    before, rows = Stamp.of(tar.path), list[Row]()
+    before, rows = Look.of(tar.path), list[Row]()
     with at_door(tar.path):
         opened = open_regular(tar.path)
     with opened:
-        reading = _Reading(tar.name, _Window(opened.fileno(), before.size), prefix=tar.prefix)
+        reading = _Reading(tar.name, _Window(opened.fileno(), before.stamp.bytes), prefix=tar.prefix)
         try:
             reading.run()
-            reading.digest_to(before.size)
+            reading.digest_to(before.stamp.bytes)
             rows = reading.rows() if not reading.troubles else []
-            is_same = Stamp.of(tar.path) == before
+            is_same = Look.of(tar.path) == before
         except EOFError:
             is_same = False
     if not is_same:
@@ -185,7 +182,7 @@ def index_tar(tar: Tar) -> Indexed:
             os.fsync(file.fileno())
     return Indexed(
         shard=reading.digester.finish(tar.name),
-        stamp=before,
+        look=before,
         index=entry_of(index_name(tar.name), index),
         totals=Totals.of(rows),
         hashes=np.array([key_hash(row.key) for row in rows], np.uint64),

@@ -26,7 +26,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from datakit.data.digest import FileEntry
 from datakit.data.index import index_name
@@ -36,6 +36,7 @@ from datakit.pack.writing import BuiltShard, Totals, sync_shard
 from datakit.storage import disk
 from datakit.storage.aside import make_ignored, remove_bare
 from datakit.storage.links import link
+from datakit.storage.stamp import Stamp
 
 TASK_FORMAT = 1
 """Raised when the same samples come to other bytes."""
@@ -67,24 +68,12 @@ def task_of(
     return digest.hexdigest()
 
 
-class Stat(NamedTuple):
-    """By what a file is known again without reading it.
-
-    The time is that of its bytes alone: a hard link, which DVC and we make of shards, changes that of the inode.
-    """
-
-    inode: int
-    bytes: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Stat | None:
-        """That of a file, or None where there is none."""
-        try:
-            found = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+def _stamp(path: Path) -> Stamp | None:
+    """That of a file, or None where there is none."""
+    try:
+        return Stamp.of(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +92,22 @@ class Receipt:
 
     task: str
     built: BuiltShard
-    shard: Stat
-    index: Stat
+    shard: Stamp
+    index: Stamp
     settled: bool
     versions: str
 
     @classmethod
     def of(cls, task: str, built: BuiltShard, path: Path, *, settled: bool, versions: str = "") -> Receipt | None:
         """The receipt of a shard whose files at `path` are known to be whole; None where one is gone again."""
-        shard, index = Stat.of(path), Stat.of(Path(index_name(str(path))))
+        shard, index = _stamp(path), _stamp(Path(index_name(str(path))))
         if shard is None or index is None:
             return None
         return cls(task, built, shard, index, settled, versions)
 
     def fits(self, path: Path) -> bool:
         """Whether the files at `path` are those that this was written for, untouched."""
-        return self.shard == Stat.of(path) and self.index == Stat.of(Path(index_name(str(path))))
+        return self.shard == _stamp(path) and self.index == _stamp(Path(index_name(str(path))))
 
     def to_json(self) -> dict[str, Any]:
         """As it is written."""
@@ -150,7 +139,7 @@ class Receipt:
                 return None
             totals = Totals(value["samples"], value["payload_bytes"], parts, int(value["terms"], 16), tokens)
             built = BuiltShard(FileEntry.from_json(value["shard"]), FileEntry.from_json(value["index"]), totals)
-            shard, index = (Stat(*numbers) for numbers in stat)
+            shard, index = (Stamp(*numbers) for numbers in stat)
             return cls(value["task"], built, shard, index, value["settled"], value["versions"])
         except (KeyError, IndexError, TypeError, ValueError, DatakitError):
             return None
@@ -309,7 +298,7 @@ class Memory:
             self._make(self._kept)
             for name, there in ((shard, path), (index_name(shard), Path(index_name(str(path))))):
                 kept = self._kept / name
-                if Stat.of(kept) != Stat.of(there):
+                if _stamp(kept) != _stamp(there):
                     disk.remove(kept)
                     link(there, kept)
         self.tidy()

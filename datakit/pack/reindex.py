@@ -262,7 +262,7 @@ def _in_place(plan: _Plan, on_event: OnEvent) -> ReindexResult:
         manifest = Manifest("dataset", plan.name, tuple(members), about)
         old = _named_by(plan.final)
         for one in several:
-            one.stamp.check(plan.root / one.shard.name)
+            one.look.check(plan.root / one.shard.name)
         disk.write_atomic(plan.final / NEXT_NAME, manifest.to_bytes())
         beside.settle()
         with disk.at_door(plan.final):
@@ -309,11 +309,11 @@ def _bring(root: Path, target: Path, several: Sequence[Indexed]) -> None:
     """Hard links, or copies where there can be none; each of what was read, or none at all."""
     places = [(one, root / one.shard.name, target / one.shard.name) for one in several]
     for one, source, _ in places:
-        one.stamp.check(source)  # before the first link, which changes the stamps of all its names
+        one.look.check(source)  # before the first link, which changes the stamps of all its names
     copies = [link_or_copy(source.resolve(), link) for _, source, link in places]
     for (one, source, link), copied in zip(places, copies, strict=True):
         if copied is None:
-            one.stamp.check(source, link=link)
+            one.look.check(source, link=link)
         elif copied.sha256 != one.shard.sha256:
             raise changed(source)
 

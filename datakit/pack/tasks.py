@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from datakit.data.index import index_name
@@ -103,8 +102,9 @@ def build_all(
             shard = job.shard
             path = room / f"{shard.task}.tar"
             release(spools.popleft())
-            settle = partial(memory.settle, settled=settled(shard), versions=shard.versions)
-            waiting.append(pool.submit(settle, shard.task, built, path))
+            waiting.append(
+                pool.submit(memory.settle, shard.task, built, path, settled=settled(shard), versions=shard.versions)
+            )
             done += built.totals.samples
             on_event(Progress(progress.task, done, progress.total, progress.unit))
         for one in waiting:

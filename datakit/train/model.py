@@ -18,10 +18,10 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from datakit.data.digest import mend_hint
 from datakit.data.manifest import Manifest
@@ -29,6 +29,7 @@ from datakit.errors import InputError, IntegrityError, MissingExtra, NotFound, R
 from datakit.storage.access import local_path
 from datakit.storage.commit import verify_commit
 from datakit.storage.disk import at_door, hash_file
+from datakit.storage.stamp import Stamp
 from datakit.train.batch import IGNORED, Pass
 from datakit.train.recipe import Recipe
 
@@ -41,8 +42,6 @@ except ImportError:
 _IDENTITY_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 """What a model is loaded from."""
 
-Seen: TypeAlias = tuple[tuple[str, int, int, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
@@ -52,14 +51,14 @@ class BaseModel:
         path: Directory with `config.json` and `*.safetensors`.
         name: Its name: of its manifest, else of the directory.
         digest: 64 hex: of its manifest, else of its configuration and weight files.
-        seen: Name, inode, bytes and time (ns) of each of these files before it was read for the digest; None where they
-            were not all read.
+        seen: Stamp of each of these files, by its name, before it was read for the digest; None where they were not
+            all read.
     """
 
     path: Path
     name: str
     digest: str
-    seen: Seen | None
+    seen: Mapping[str, Stamp] | None
 
 
 def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
@@ -88,16 +87,15 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
     with contextlib.suppress(NotFound):
         manifest = _verified(path, quick=quick)
         return BaseModel(path, manifest.name, manifest.digest, seen=None if quick else seen)
-    lines = "".join(f"{name} {hash_file(path / name).sha256}\n" for name, *_ in seen)
+    lines = "".join(f"{name} {hash_file(path / name).sha256}\n" for name in seen)
     return BaseModel(path, path.resolve().name, hashlib.sha256(lines.encode()).hexdigest(), seen=seen)
 
 
-def _look(path: Path) -> Seen:
+def _look(path: Path) -> dict[str, Stamp]:
     """What tells, without a byte read, that a file was replaced or written to."""
     with at_door(path):
         files = sorted({file for pattern in _IDENTITY_FILES for file in path.glob(pattern)})
-        found = [(file.name, file.stat()) for file in files]
-    return tuple((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found)
+        return {file.name: Stamp.of(file.stat()) for file in files}
 
 
 def _verified(path: Path, *, quick: bool) -> Manifest:
@@ -152,7 +150,7 @@ def load_base(base: BaseModel, *, precision: str, device: torch.device) -> Any:
 
 
 def _check_unchanged(base: BaseModel) -> None:
-    if changed := sorted({name for name, *_ in {*_look(base.path)} ^ {*(base.seen or ())}}):
+    if changed := sorted({name for name, _ in _look(base.path).items() ^ (base.seen or {}).items()}):
         raise _replaced(base, f"{', '.join(changed)} changed since it was read")
 
 
