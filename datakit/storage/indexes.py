@@ -50,6 +50,7 @@ def parse_index(data: Buffer, manifest: Manifest, shard: ShardEntry, *, where: s
         raise damaged(f"{path} {problem}", path, at=where)
     try:
         index = Index.from_buffer(data)
+        index.check_texts()  # as quick as the checksums above
     except IntegrityError as error:
         raise damaged(f"{path}: {error.message}", path, at=where) from None
     except DatakitError as error:

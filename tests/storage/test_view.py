@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from datakit import open_dataset
+from datakit.data.digest import entry_of
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import InputError, IntegrityError, NotAllowed, NotFound, Refused, StoreUnavailable, UsageError
 from datakit.storage.counts import RequestCounts
@@ -203,6 +205,24 @@ def test_a_damaged_index_is_not_believed(dataset: Path, faulty: FaultyServer, ch
         view.index(shard)
 
     assert caught.value.hint == f"Mend it from a whole copy: datakit sync --repair COPY {url}"
+
+
+def test_an_index_of_what_is_no_text_is_refused_whatever_vouches_for_it(dataset: Path) -> None:
+    """A sentence that names it, and no UnicodeDecodeError in the middle of an epoch."""
+    shard = open_view(dataset).contents.shards[0]
+    path, manifest = dataset / shard.index_name, dataset / MANIFEST_NAME
+    old = entry_of(path.name, path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b"r0", b"r\xff"))
+    new = entry_of(path.name, path.read_bytes())
+    data = manifest.read_bytes()
+    for was, is_now in ((old.sha256, new.sha256), (old.md5, new.md5), (old.crc32c[0], new.crc32c[0])):
+        data = data.replace(was.encode(), is_now.encode())
+    manifest.write_bytes(data)
+
+    with pytest.raises(IntegrityError, match=f"{shard.index_name}: it holds what is no text"):
+        open_view(dataset).index(shard)
+    with pytest.raises(IntegrityError, match=f"{shard.index_name}: it holds what is no text"):
+        open_dataset(dataset)[0]
 
 
 def test_a_manifest_that_contradicts_itself_is_named_and_the_hint_mends_it(dataset: Path, tmp_path: Path) -> None:
