@@ -199,15 +199,21 @@ def _check_energon_name(shard: str) -> None:
 
 
 def _energon_files(contents: Contents, counts: dict[str, int]) -> dict[str, bytes]:
-    names = "".join(f"  - {json.dumps(name)}\n" for name in counts) if counts else "  []\n"
+    names = "".join(f"  - {_quoted(name)}\n" for name in counts) if counts else "  []\n"
     part = str(contents.pack.get("split") or "train")
     files = {
         ".info.json": json.dumps({"shard_counts": counts}, indent=2) + "\n",
-        "split.yaml": f"split_parts:\n  {part if part in _PLAIN else json.dumps(part)}:\n{names}exclude: []\n",
+        "split.yaml": f"split_parts:\n  {part if part in _PLAIN else _quoted(part)}:\n{names}exclude: []\n",
         "dataset.yaml": "__module__: megatron.energon\n__class__: CrudeWebdataset\n",
         "index.uuid": str(uuid.UUID(hex=contents.layout_digest[:32])),
     }
     return {f"{ENERGON_DIR}/{name}": text.encode() for name, text in files.items()}
+
+
+def _quoted(name: str) -> str:
+    """A name in YAML: as JSON has it, but a letter beyond 16 bits, which is two escapes there, stands as it is."""
+    letters = (letter if ord(letter) > 0xFFFF else json.dumps(letter)[1:-1] for letter in name)
+    return f'"{"".join(letters)}"'
 
 
 class _Database:

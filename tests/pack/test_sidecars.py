@@ -152,6 +152,18 @@ def test_a_split_is_called_after_itself(tmp_path: Path) -> None:
     assert told["held-out"].startswith('split_parts:\n  "held-out":\n')
 
 
+@pytest.mark.parametrize("name", ["\U0001f4f7", "é", "a\u0085b"])
+def test_names_of_any_letters_are_read_back_by_yaml(tmp_path: Path, name: str) -> None:
+    """JSON writes what is beyond 16 bits as two surrogates, which YAML does not put together."""
+    shard = ShardEntry(f"{name}.tar", 1, "i")
+    contents, files = Contents("0" * 64, "0" * 64, 1, 3, {"txt": 1}, (shard,), {"split": name}), Files()
+    index = Index.from_rows([Row("a", bytes(16), {"txt": Part(512, 3, 0)})])
+
+    write_side_files(contents, lambda _shard: index, ["energon"], write=files.open, scratch=tmp_path)
+
+    assert yaml.safe_load(files.held[".nv-meta/split.yaml"]) == {"split_parts": {name: [shard.name]}, "exclude": []}
+
+
 def test_the_same_dataset_has_the_same_side_files(pairs: Path, tmp_path: Path) -> None:
     """Byte for byte, the database too; and nothing is left of the making."""
     before = sorted(tmp_path.rglob("*"))
