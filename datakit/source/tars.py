@@ -1,9 +1,10 @@
 """tars: the samples of tars as a table, whoever wrote them.
 
 A tar with an index of ours beside it is taken as its index says: keys, parts, digests, bundled lines too, if the index
-is of this tar (see `vouching`). Else that is said, and the tar read like any other, header by header (see
-`data/archive`), its names cut by the same rule as those of files. Folders and hidden names are left out; links,
-devices, sparse members and names that lead up are offenders, as is everything that a folder of files could not hold.
+is of this tar (see `vouching`), also where the tar was compressed since. Else that is said, and the tar read like any
+other, header by header (see `data/archive`), its names cut by the same rule as those of files. Steps that lead nowhere
+(`./a.jpg`, as `tar cf x.tar .` writes it) are no part of a key; folders and hidden names are left out; links, devices,
+sparse members and names that lead up are offenders, as is everything that a folder of files could not hold.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
 from datakit.data.keys import check_key, check_part
 from datakit.data.rows import DIGEST_BYTES
-from datakit.data.shard import Row, header
+from datakit.data.shard import BLOCK_BYTES, LINE_PART, Row, header
 from datakit.errors import InputError, IntegrityError, printable
 from datakit.events import Caution
 from datakit.source.grouping import FoundFile, list_files
+from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Members, Piece, Said
 from datakit.source.naming import Naming
 from datakit.source.originals import PLACES_BYTES, reading
@@ -34,6 +36,8 @@ from datakit.source.trees import SourceFile
 from datakit.source.troubles import FETCH_AGAIN, Trouble
 from datakit.source.vouching import BRING, NamedIn, difference, index_at, reader
 from datakit.storage import disk
+
+_FETCH_BOTH = "Fetch both again; or, to pack each bundle as one sample, move the index away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +73,16 @@ def list_tar(task: TarTask) -> Piece:
     with disk.at_door(task.file.path), reading(task.file.path, version=task.file.version):
         holder = Holder.at(task.file.name, task.file.path, exact=False)
         holder = holder._replace(source_ns=task.source.changed_ns or 0)
-        index, why = _index_of(task, holder)
-        if index is not None:
-            return _indexed(_vouched(holder, task), index)
-        if why is not None and task.bundled:
-            problem = f"only an index tells its bundled lines apart, and {why}"
-            return _left_out(holder, Trouble(holder.name, problem, hint=BRING))
+        beside = _look_beside(task, holder)
+        if beside.index is not None:
+            return _indexed(_vouched(holder, task), beside)
+        if beside.why is not None and beside.bundled:
+            problem = f"only an index tells its bundled lines apart, and {beside.why}"
+            return _left_out(holder, Trouble(holder.name, problem, hint=BRING if task.bundled else _FETCH_BOTH))
         piece = _foreign(holder, task.source, task.naming)
-    if why is None:
+    if beside.why is None:
         return piece
-    said = Caution(f"{why}; so the tar itself was read", hint="If that is not meant, fetch both again")
+    said = Caution(f"{beside.why}; so the tar itself was read", hint="If that is not meant, fetch both again")
     return replace(piece, remarks=(*piece.remarks, said))
 
 
@@ -95,19 +99,37 @@ def _vouched(holder: Holder, task: TarTask) -> Holder:
     return holder._replace(exact=True, source_ns=status.st_mtime_ns, version=version)
 
 
-def _index_of(task: TarTask, holder: Holder) -> tuple[Index | None, str | None]:
-    """The index that says what is in a tar; without one, why that is to be told."""
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """The index that says what is in a tar, and the hidden names that it leaves out; without one, why that is told.
+
+    Lines share members where a manifest says so, or an index, be it of another version of the tar.
+    """
+
+    index: Index | None = None
+    hidden: tuple[str, ...] = ()
+    why: str | None = None
+    bundled: bool = False
+
+
+def _look_beside(task: TarTask, holder: Holder) -> _Beside:
     if not os.path.exists(task.index):
         why = f"{holder.name} has no index beside it, which its manifest names"
-        return None, None if task.said_index is None else why
+        return _Beside(why=None if task.said_index is None else why, bundled=task.bundled)
+    bundled = task.bundled
     if task.said is not None and task.said.bytes != holder.size:
         other = f"the manifest gives it {task.said.bytes} bytes, and it has {holder.size}"
     else:
-        index = index_at(task.index, task.said_index)
-        if (found := difference(index, holder.path, holder.size)) is None:
-            return index, None
-        other = found
-    return None, f"the index beside {holder.name} is not of this tar: {other}"
+        index, hidden = index_at(task.index, task.said_index), list[str]()
+        if (found := difference(index, holder.path, holder.size, hidden=hidden)) is None:
+            return _Beside(index, tuple(f"{holder.name}/{name}" for name in hidden))
+        other, bundled = found, bundled or _tells_lines(index)
+    return _Beside(why=f"the index beside {holder.name} is not of this tar: {other}", bundled=bundled)
+
+
+def _tells_lines(index: Index) -> bool:
+    """Whether lines share members, by an index alone: what a member holds begins at a block, which they do not all."""
+    return LINE_PART in index.parts and bool((index.offsets(LINE_PART) % BLOCK_BYTES).any())
 
 
 def tar_tasks(
@@ -130,14 +152,14 @@ def tar_tasks(
         for name in named(folder).entries:
             ranks.setdefault(str(folder / name), len(ranks))
     tasks = []
-    for file, source in sorted(tars, key=lambda tar: (ranks.get(tar[0].name, len(ranks)), tar[0].name)):
+    for file, source in sorted(tars, key=lambda tar: (ranks.get(plain_name(tar[0].name), len(ranks)), tar[0].name)):
         said = said_index = None
-        bundled = False
-        for folder in PurePosixPath(file.name).parents:
-            name, its = str(PurePosixPath(file.name).relative_to(folder)), named(folder)
+        bundled, plain = False, PurePosixPath(plain_name(file.name))
+        for folder in plain.parents:
+            name, its = str(plain.relative_to(folder)), named(folder)
             said, said_index = its.entries.get(name, said), its.entries.get(index_name(name), said_index)
             bundled |= its.bundled and name in its.entries
-        index = os.path.join(root, index_name(file.name))
+        index = os.path.join(root, index_name(str(plain)))
         tasks.append(TarTask(file, source, index, said, said_index, bundled, naming))
     return tasks
 
@@ -155,11 +177,14 @@ def _left_out(holder: Holder, trouble: Trouble) -> Piece:
     return Piece(holder, empty, (), none.astype(np.int32), none, none, digests, none, troubles=(trouble,))
 
 
-def _indexed(holder: Holder, index: Index) -> Piece:
+def _indexed(holder: Holder, beside: _Beside) -> Piece:
+    assert beside.index is not None
     kinds: dict[tuple[str, ...], int] = {}
     keys, kind_of, offsets, sizes, digests, numbers = [], [], [], [], bytearray(), []
     troubles, tokens, sources = [], [], []
-    for number, row in enumerate(index.rows(), start=1):
+    for number, row in enumerate(beside.index.rows(), start=1):
+        if "./" in row.key:
+            row = replace(row, key="/".join(_steps(row.key)))
         names = tuple(sorted(row.parts))
         if (broken := _no_name(row, names)) is not None:
             said = "Rename it in its tar and index that again (datakit reindex FOLDER), or move index and manifest away"
@@ -188,6 +213,7 @@ def _indexed(holder: Holder, index: Index) -> Piece:
         rows=np.array(numbers, np.int64),
         troubles=tuple(troubles),
         said=_said(tokens, sources),
+        hidden=beside.hidden,
     )
 
 
@@ -240,7 +266,7 @@ def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[F
     with reading(holder.path, buffer_bytes=PLACES_BYTES) as file:
         try:
             for entry in entries(reader(file), holder.size, errors="surrogateescape"):
-                steps = [step for step in entry.name.split("/") if step != "."]
+                steps = _steps(entry.name)
                 name, hint = "/".join(steps), "Take it out of the tar"
                 if entry.kind in ("folder", "volume label"):
                     continue
@@ -255,3 +281,8 @@ def _files(holder: Holder, told: list[Trouble], hidden: list[str]) -> Iterator[F
         except IntegrityError as error:
             said = f"{holder.name} is not a whole tar: {printable(error.message)}"
             raise InputError(said, hint="Fetch it again", subject=holder.name) from None
+
+
+def _steps(name: str) -> list[str]:
+    """The steps of a name, without those that lead nowhere."""
+    return [step for step in name.split("/") if step != "."]

@@ -130,9 +130,16 @@ def index_at(path: str, said: FileEntry | None) -> Index:
     return index
 
 
-def difference(index: Index, path: str, size_bytes: int) -> str | None:
-    """What shows that an index is of another tar than that at a path, as a clause about the tar; None where nothing."""
-    places = _Places(index)
+def difference(index: Index, path: str, size_bytes: int, *, hidden: list[str] | None = None) -> str | None:
+    """What shows that an index is of another tar than that at a path, as a clause about the tar; None where nothing.
+
+    Args:
+        index: The index.
+        path: The tar.
+        size_bytes: Its size.
+        hidden: Gets the names of members that are hidden by a dot, which no index names.
+    """
+    places = _Places(index, [] if hidden is None else hidden)
     with reading(path, buffer_bytes=PLACES_BYTES) as file:
         if places.are_as_written(reader(file), size_bytes):
             return None
@@ -158,8 +165,9 @@ def reader(file: BinaryIO) -> Read:
 class _Places:
     """What an index says of each place in its tar, beside what members the tar has."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, hidden: list[str]) -> None:
         self._index = index
+        self._hidden = hidden
         self._prefix: str | None = None
         self._files: dict[str, tuple[int, int]] = {}
         self._bundles = {(0, -1): True}  # whether each is a part as it is; nothing lies in the first
@@ -194,6 +202,10 @@ class _Places:
             self._files[entry.name] = at
         named = None if entry.kind in NO_FILES else part_of(entry.name)
         if named is None:
+            if entry.kind not in NO_FILES and any(
+                step.startswith(".") and step != "." for step in entry.name.split("/")
+            ):
+                self._hidden.append(printable(entry.name))
             return True
         if entry.kind not in ("file", "hard link"):  # what no index can name
             return False

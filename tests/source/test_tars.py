@@ -470,3 +470,58 @@ def test_tokens_and_sources_of_our_own_shards_stay(tmp_path: Path) -> None:
 
     assert sorted(samples_of(tmp_path / "two"), key=lambda sample: sample.key) == [*samples, Sample("z", {"txt": b"z"})]
     assert read_manifest(tmp_path / "two").contents.tokens == sum(range(9))
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_steps_that_lead_nowhere_are_no_part_of_an_indexed_key_either(tmp_path: Path, indexed: bool) -> None:
+    """As readers have it, the key of `tar cf x.tar .` is `./b`, in the index too; packed, it is `b` either way."""
+    tar(tmp_path / "raw" / "x.tar", {"./b.jpg": b"1", "./x/c.jpg": b"2", "./.d.jpg": b"3", "./.git/HEAD": b"4"})
+    told: list[Event] = []
+    if indexed:
+        reindex(tmp_path / "raw")
+        assert set(by_key(tmp_path / "raw")) == {"./b", "./x/c"}
+
+    pack(tmp_path / "raw", tmp_path / "ds", on_event=told.append)
+
+    assert by_key(tmp_path / "ds") == {"b": {"jpg": b"1"}, "x/c": {"jpg": b"2"}}
+    (said,) = [event.message for event in told if isinstance(event, Note) and "hidden" in event.message]
+    assert said.startswith("2 hidden names are left out, the first is x.tar/")
+
+
+@pytest.mark.parametrize("manifest", [False, True])
+def test_a_shard_that_was_compressed_beside_its_index_is_read_by_it(tmp_path: Path, manifest: bool) -> None:
+    """Bundled lines are taken out, in the manifest's order, as of a plain shard."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(200))
+    pack(raw, tmp_path / "one", settings=PackSettings(bundle=8, shard_size="8KiB"))
+    if not manifest:
+        (tmp_path / "one" / "manifest.json").unlink()
+    pack(tmp_path / "one", tmp_path / "plain" / "ds")
+
+    for shard in (tmp_path / "one").glob("*.tar"):
+        Path(f"{shard}.gz").write_bytes(gzip.compress(shard.read_bytes()))
+        shard.unlink()
+    pack(tmp_path / "one", tmp_path / "packed" / "ds")
+
+    assert len(by_key(tmp_path / "packed" / "ds")) == 200
+    assert tree(tmp_path / "packed") == tree(tmp_path / "plain")
+
+
+def test_a_bundled_shard_with_another_versions_index_is_refused_without_a_manifest_too(tmp_path: Path) -> None:
+    """The index itself says that lines share members; each bundle would become one sample."""
+    raw = tmp_path / "raw.jsonl"
+    pack(write_lines(raw, raw_lines(20)), tmp_path / "old", settings=PackSettings(bundle=8))
+    pack(write_lines(raw, raw_lines(30)), tmp_path / "new", settings=PackSettings(bundle=8))
+    (old,), (new,) = (list((tmp_path / name).glob("*.tar")) for name in ("old", "new"))
+    (tmp_path / "mixed").mkdir()
+    shutil.copy(new, tmp_path / "mixed" / "x.tar")
+    shutil.copy(index_name(str(old)), index_name(str(tmp_path / "mixed" / "x.tar")))
+
+    with pytest.raises(
+        InputError, match=r"x\.tar: only an index tells its bundled lines apart, and the index beside"
+    ) as told:
+        pack(tmp_path / "mixed", tmp_path / "ds")
+    Path(index_name(str(tmp_path / "mixed" / "x.tar"))).unlink()
+    pack(tmp_path / "mixed", tmp_path / "ds")
+
+    assert told.value.hint == "Fetch both again; or, to pack each bundle as one sample, move the index away"
+    assert {part for sample in samples_of(tmp_path / "ds") for part in sample.parts} == {"jsonl"}
