@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from datakit.data.digest import FileEntry
 from datakit.data.index import Index, index_name
@@ -203,10 +204,14 @@ def refuse_another(splits: Sequence[PlannedSplit], keys: KeyColumn, *, src: str,
     if any("tokenize" in manifest.contents.pack for _, manifest in standing):
         raise Refused(f"{said} {names}, which tokenize made", hint=hint, subject=str(standing[0][0]))
     samples = sum(manifest.contents.samples for _, manifest in standing)
-    if samples and not _share_a_key(standing, keys):
-        none = "none of which is" if samples > 1 else "which is not"
-        count = format_number_of(samples, "sample")
-        raise Refused(f"{said} {count} of {names}, {none} in {src}", hint=hint, subject=str(standing[0][0]))
+    if samples and not share_a_key(standing, keys.hashes()):
+        raise Refused(f"{said} {none_of(samples, names)} {src}", hint=hint, subject=str(standing[0][0]))
+
+
+def none_of(samples: int, names: str) -> str:
+    """So many samples of datasets, none of which is in a source: a phrase that its name ends."""
+    none = "none of which is" if samples > 1 else "which is not"
+    return f"{format_number_of(samples, 'sample')} of {names}, {none} in"
 
 
 def refuse_foreign(manifest: Manifest | None, final: Path) -> None:
@@ -223,9 +228,14 @@ def refuse_foreign(manifest: Manifest | None, final: Path) -> None:
         )
 
 
-def _share_a_key(standing: Sequence[tuple[Path, Manifest]], keys: KeyColumn) -> bool:
-    """Whether a sample of these datasets has one of the keys, or cannot be looked at: damage is told elsewhere."""
-    known = np.sort(keys.hashes())
+def share_a_key(standing: Sequence[tuple[Path, Manifest]], hashes: npt.NDArray[np.uint64]) -> bool:
+    """Whether a sample of these datasets has one of some keys, or cannot be looked at: damage is told elsewhere.
+
+    Args:
+        standing: Directory and manifest of each.
+        hashes: `key_hash` of each key, at least one.
+    """
+    known = np.sort(hashes)
     for path, manifest in standing:
         for shard in manifest.contents.shards:
             try:

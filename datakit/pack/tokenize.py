@@ -17,6 +17,7 @@ import io
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ import numpy.typing as npt
 import orjson
 
 from datakit.data.digest import crc32c
+from datakit.data.keys import key_hash
 from datakit.data.manifest import Contents, Manifest, ShardEntry
 from datakit.data.shard import Row, Sample
 from datakit.errors import InputError, IntegrityError, Refused, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.pack.cut import check_name
 from datakit.pack.masks import Draft, Encoded, TemplateRefusal, draft
-from datakit.pack.standing import kept, refuse_foreign, standing_shards
+from datakit.pack.standing import kept, none_of, refuse_foreign, share_a_key, standing_shards
 from datakit.pack.tokenizer import Tokenizer
 from datakit.pack.writing import (
     BuiltShard,
@@ -157,7 +159,8 @@ def tokenize(
         NotFound: The dataset or the model's directory is not there.
         InputError: A record has no known form, a template cannot be masked, nothing is left to learn.
         IntegrityError: An index is not what the manifest says, or a sample's bytes not what its index says.
-        Refused: The destination holds something else, a dataset that is not of tokens included.
+        Refused: The destination holds something else, such as a dataset that is not of tokens, or tokens of which not a
+            single sample is in this dataset.
     """
     settings = settings or TokenizeSettings()
     root = local_directory(dataset, verb="tokenize")
@@ -206,7 +209,7 @@ class _Work:
 
     def run(self, previous: Manifest | None, staging: Staging | None, on_event: OnEvent) -> _Made:
         """Make or keep a shard for each shard of the source, in order; written only where there is a staging."""
-        _refuse_records(previous, self.target)
+        self._refuse_another(previous)
         origins: list[_Origin] = []
         shards: list[BuiltShard] = []
         written: dict[str, Path] = {}
@@ -240,6 +243,20 @@ class _Work:
         origins = [replace(o, made=None if o.made is None else next(names).shard.name) for o in origins]
         about = {"tokenize": self.how, "source": _source(self.source), "from": [asdict(origin) for origin in origins]}
         return _Made(origins, shards, describe(shards, pack=about), reused)
+
+    def _refuse_another(self, previous: Manifest | None) -> None:
+        """See that tokens about to be renewed are of an older version of this dataset: a shard or key is the same."""
+        _refuse_records(previous, self.target)
+        shards = self.source.contents.shards
+        recorded = {origin["shard"] for origin in _recorded(previous)}
+        if previous is None or not recorded.isdisjoint(self.source.member(entry.name).sha256 for entry in shards):
+            return
+        keys = chain.from_iterable(open_index(self.root, self.source, entry).keys() for entry in shards)
+        if not share_a_key([(self.target, previous)], np.fromiter(map(key_hash, keys), np.uint64)):
+            said = f"{none_of(previous.contents.samples, f'dataset {previous.name}')} {self.root}"
+            way = f"if it is no longer needed, remove it: rm -r {shlex.quote(str(self.target))}"
+            hint = f"Name another destination; or, {way}"
+            raise Refused(f"{self.target} holds {said}", hint=hint, subject=str(self.target))
 
     def _make(self, entry: ShardEntry, path: Path | None) -> tuple[_Origin, BuiltShard | None]:
         counts = {"dropped": 0, "truncated": 0, "supervised_tokens": 0}
@@ -323,10 +340,14 @@ def _refuse_records(previous: Manifest | None, target: Path) -> None:
 
 def _earlier(previous: Manifest | None, how: Mapping[str, Any]) -> dict[str, _Origin]:
     """What an earlier run here with the same tokenizer and settings made of each source shard."""
-    recorded = previous.contents.pack if previous is not None else {}
-    if recorded.get("tokenize") != how:
+    if previous is None or previous.contents.pack.get("tokenize") != how:
         return {}
-    return {origin["shard"]: _Origin(**origin) for origin in recorded.get("from", [])}
+    return {origin["shard"]: _Origin(**origin) for origin in _recorded(previous)}
+
+
+def _recorded(previous: Manifest | None) -> list[dict[str, Any]]:
+    """What an earlier run says of the shards that it read."""
+    return [] if previous is None else previous.contents.pack.get("from", [])
 
 
 def _source(source: Manifest) -> dict[str, Any]:

@@ -461,6 +461,23 @@ def test_without_transformers_the_extra_is_named(tmp_path: Path, model: Path) ->
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
+def test_tokens_of_another_dataset_are_not_replaced(tmp_path: Path, model: Path, dry_run: bool) -> None:
+    """As `pack` replaces none of which it reads no sample; a shard, or any key, tells a later version of the same."""
+    records = [chat(number) for number in range(60)]
+    tokenize(pack_chats(tmp_path / "one", records), tmp_path / "tok", model=model)
+    other = pack_chats(tmp_path / "two", [chat(number) for number in range(60, 90)])
+    whole = tree(tmp_path / "tok")
+
+    with pytest.raises(Refused, match=r"tok holds 60 samples of dataset tok, none of which is in .*two/ds") as caught:
+        tokenize(other, tmp_path / "tok", model=model, dry_run=dry_run)
+    assert str(caught.value.hint).endswith(f"remove it: rm -r {tmp_path / 'tok'}")
+    assert tree(tmp_path / "tok") == whole
+
+    edited = pack_chats(tmp_path / "one", [chat(number, answer="all anew") for number in range(59, 80)])
+    assert tokenize(edited, tmp_path / "tok", model=model, dry_run=dry_run).reused == 0
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
 def test_records_tokens_and_tars_of_others_do_not_replace_each_other(
     tmp_path: Path, model: Path, dry_run: bool
 ) -> None:
