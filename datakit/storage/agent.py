@@ -44,10 +44,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import Busy, DatakitError, InputError, IntegrityError, Refused, StoreUnavailable
+from datakit.errors import Busy, DatakitError, InputError, IntegrityError, NotFound, Refused, StoreUnavailable
 from datakit.storage import disk
 from datakit.storage.catalog import commits_on, pull_newest, shelf_at
-from datakit.storage.commit import read_manifest
+from datakit.storage.commit import parse_manifest, read_manifest
 from datakit.storage.copies import (
     Copy,
     Shelf,
@@ -63,6 +63,7 @@ from datakit.storage.copies import (
 from datakit.storage.counts import PROCESS, RequestCounts
 from datakit.storage.inbox import Inbox
 from datakit.storage.moves import SyncSettings
+from datakit.storage.store import open_location
 from datakit.storage.sync import SyncResult, sync
 
 LOCK_NAME = ".agent.lock"
@@ -303,10 +304,13 @@ def _explained(error: DatakitError, dest: str) -> DatakitError:
         return error
     place, _, name = dest.rpartition("/")
     try:
-        files = shelf_at(place, settings=SETTINGS).get(name, {})
+        if not shelf_at(place, settings=SETTINGS).get(name):
+            return error
+        there = open_location(dest)
+        with contextlib.suppress(NotFound, InputError, IntegrityError):  # none, another program's, or a torn one
+            parse_manifest(there.store.fetch(there.key(MANIFEST_NAME)).data, where=dest)
+            return error
     except DatakitError:
-        return error
-    if not files or MANIFEST_NAME in files:
         return error
     said = f"{dest} holds no commit, but what another upload has left: {error.message}"
     remove = f"aws s3 rm --recursive {dest}" if dest.startswith("s3://") else f"all below {dest}/"

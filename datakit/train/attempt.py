@@ -321,7 +321,7 @@ def check_place(run: Path) -> None:
     if manifest is not None:
         message = f"{run} is the {manifest.kind} {manifest.name}, a commit, which holds what its manifest names"
         raise Refused(message, hint=hint, subject=str(run))
-    if RUN_NAME in names:
+    if "attempts" in read_run(run):  # other programs write a `run.json` too
         return
     others = sorted(name for name in names - _FOLDERS if not (name.startswith(".") or name.endswith(_LOGS)))
     if not others or checkpoints(run / CHECKPOINTS_NAME):

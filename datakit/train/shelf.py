@@ -106,11 +106,14 @@ def checkpoints(directory: Path) -> list[Path]:
 def is_ours(path: Path) -> bool:
     """Whether a directory is a commit, or holds members of a checkpoint alone, as a killed prune or copy leaves it.
 
-    Other trainers call directories `step-00000100` too.
+    Other trainers call directories `step-00000100` too, and stock peft gives its files two of these names; what a link
+    leads to is somebody else's.
 
     Raises:
         NotAllowed: It may not be read.
     """
+    if path.is_symlink():
+        return False
     try:
         if manifest_at(path) is not None:
             return True
@@ -119,7 +122,8 @@ def is_ours(path: Path) -> bool:
     except InputError:
         return False
     with disk.at_door(path):
-        return path.is_dir() and all(name in _MEMBERS or disk.TEMPORARY.fullmatch(name) for name in os.listdir(path))
+        names = {name for name in os.listdir(path) if not disk.TEMPORARY.fullmatch(name)} if path.is_dir() else {""}
+    return names <= _MEMBERS and not (names and names <= {ADAPTER_NAME, CONFIG_NAME})
 
 
 def strangers(run: Path) -> list[str]:
@@ -278,20 +282,25 @@ def prune(
 
 
 def has_copy(run: Path, *, lost: Collection[str] = ()) -> Callable[[str], bool]:
-    """Tells whether write-back needs a local checkpoint no more: it or, if it failed, a newer one has a verified copy.
+    """Tells whether write-back needs a local checkpoint no more: it or, if it failed, a newer one there is verified.
 
     Args:
         run: The run directory, of a run that is written back; its states are read now, once.
         lost: Those that are to go up again, whatever their states say: they stay until then.
     """
-    copies: dict[str, State] = {copy.file.stem: copy.state for copy in read_copies(run / QUEUE_NAME)}
-    copies = {name: state for name, state in copies.items() if fnmatch(name, CHECKPOINT_GLOB)}
-    copies.update(dict.fromkeys(lost, "staged"))
-    newest = max((name for name, state in copies.items() if state == "verified"), default="")
+    copies = {
+        copy.file.stem: copy for copy in read_copies(run / QUEUE_NAME) if fnmatch(copy.file.stem, CHECKPOINT_GLOB)
+    }
+    whole = {name: copy.place for name, copy in copies.items() if copy.state == "verified" and name not in lost}
 
     def tell(name: str) -> bool:
-        state = copies.get(name, "failed")
-        return state == "verified" or (state == "failed" and name < newest)
+        if name in lost or name in whole:
+            return name in whole
+        copy = copies.get(name)
+        if copy is not None and copy.state != "failed":
+            return False
+        # of another place no machine resumes that looks at this one
+        return any(name < newer and (copy is None or copy.place == place) for newer, place in whole.items())
 
     return tell
 

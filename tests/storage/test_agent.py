@@ -388,14 +388,17 @@ def test_a_look_that_comes_while_the_lock_finds_no_room_is_answered(
     ]
 
 
-def test_what_a_lost_machine_left_without_a_manifest_is_never_overwritten(faulty: FaultyServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", [None, b"", b'{"format": "datakit'])
+def test_what_a_lost_machine_left_is_never_overwritten(
+    faulty: FaultyServer, tmp_path: Path, torn: bytes | None
+) -> None:
     """Its bytes of that step are others, and it may only be slow: the message says what lies there, and what to do."""
     make_commit(tmp_path / "step-1", {"a": b"1", "b": b"one core"}, kind="checkpoint")
-    left = {"step-1/a": b"1", "step-1/b": b"two cores"}
+    left = {"step-1/a": b"1", "step-1/b": b"two cores"} | ({} if torn is None else {"step-1/manifest.json": torn})
     for name, data in left.items():
         faulty.put(name, data)
 
-    (answer,) = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
+    *_, answer = run_agent(tmp_path, request_for(tmp_path / "step-1", f"{faulty.url}/step-1", tmp_path))
 
     assert (answer["event"], answer["error"]) == ("failed", "Refused")
     assert answer["message"].startswith(f"{faulty.url}/step-1 holds no commit, but what another upload has left: ")

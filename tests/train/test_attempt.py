@@ -390,6 +390,8 @@ def test_a_preview_refuses_what_the_training_refuses(
         ("steps-and-more", "holds checkpoints/step-00000100, and is no run"),
         ("mixed", "holds checkpoints/latest and 1 more, and is no run"),
         ("stock", "holds adapter/adapter_model.safetensors, and is no run"),
+        ("peft", "holds checkpoints/step-00000001, and is no run"),
+        ("wandb", "holds checkpoints/step-00000100, and is no run"),
     ],
 )
 def test_a_directory_that_is_something_else_is_refused_untouched(
@@ -407,10 +409,12 @@ def test_a_directory_that_is_something_else_is_refused_untouched(
         *("epochs/checkpoints/epoch=1.ckpt", "steps/checkpoints/step-00000100/model.pt"),
         *("steps-and-more/checkpoints/step-00000100/model.pt", "steps-and-more/hparams.yaml"),
         *("mixed/checkpoints/step-00000001/model.pt", "mixed/checkpoints/latest"),
-        "stock/adapter/adapter_model.safetensors",
+        *("stock/adapter/adapter_model.safetensors", "peft/checkpoints/step-00000001/adapter_model.safetensors"),
+        *("wandb/checkpoints/step-00000100/model.pt", "wandb/run.json"),
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / "wandb" / "run.json").write_text('{"id": "wandb-1"}')
     before = sorted(tmp_path.rglob("*"))
 
     with pytest.raises(Refused, match=re.escape(said)) as refused:

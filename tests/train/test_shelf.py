@@ -46,11 +46,11 @@ def damage(path: Path, how: str = "bytes") -> None:
         (path / "manifest.json").unlink()
 
 
-def written_back(run: Path, states: dict[int, State]) -> None:
+def written_back(run: Path, states: dict[int, State], *, place: str = "s3://b") -> None:
     (run / "write-back").mkdir(exist_ok=True)
     for step, state in states.items():
         name = step_name(step)
-        write_state(run / "write-back" / f"{name}.json", path=str(run / name), dest="s3://b/x", state=state)
+        write_state(run / "write-back" / f"{name}.json", path=str(run / name), dest=f"{place}/{name}", state=state)
 
 
 def names(paths: list[Path]) -> list[int]:
@@ -118,16 +118,23 @@ def test_a_quick_prune_compares_sizes_only(tmp_path: Path) -> None:
 
 def test_pruning_removes_what_a_killed_one_left_and_nothing_of_another_trainer(tmp_path: Path) -> None:
     """Members without a manifest go; a directory of such a name that holds more than members stays."""
+    directory, other = tmp_path / "checkpoints", tmp_path / "other"
     for step in (10, 20, 30):
         put(tmp_path, step)
+    put(other, 1)
     for step in (10, 20):
-        (tmp_path / "checkpoints" / step_name(step) / "manifest.json").unlink()
-    (tmp_path / "checkpoints" / step_name(10) / "model.pt").write_text("precious")
+        (directory / step_name(step) / "manifest.json").unlink()
+    (directory / step_name(10) / "model.pt").write_text("precious")
+    (directory / step_name(5)).mkdir()
+    for name in ("adapter_model.safetensors", "adapter_config.json"):  # as stock peft saves
+        (directory / step_name(5) / name).write_text("precious")
+    (directory / step_name(1)).symlink_to(other / "checkpoints" / step_name(1))
 
-    gone = prune(tmp_path / "checkpoints", keep=1)
+    gone = prune(directory, keep=1)
 
     assert names(gone) == [20]
-    assert names(checkpoints(tmp_path / "checkpoints")) == [10, 30]
+    assert names(checkpoints(directory)) == [1, 5, 10, 30]
+    verify_commit(other / "checkpoints" / step_name(1))
 
 
 def test_nothing_is_dropped_that_write_back_still_needs(tmp_path: Path) -> None:
@@ -144,6 +151,21 @@ def test_nothing_is_dropped_that_write_back_still_needs(tmp_path: Path) -> None:
     assert names(before) == [10]
     assert names(after) == [10, 20, 50]
     assert names(lost) == [20, 50]
+
+
+def test_a_verified_copy_elsewhere_is_no_reason_to_drop_a_failed_one(tmp_path: Path) -> None:
+    """Whoever resumes looks at one place: what a longer run of the same directory left in another is not there."""
+    written_back(tmp_path, {10: "failed", 20: "failed"})
+    written_back(tmp_path, {30: "verified"}, place="s3://elsewhere")
+
+    before = [droppable(tmp_path)(step_name(step)) for step in (10, 20, 30)]
+    written_back(tmp_path, {20: "verified"})
+    after = [droppable(tmp_path)(step_name(step)) for step in (10, 20, 30)]
+    lost = [droppable(tmp_path, lost={step_name(20)})(step_name(step)) for step in (10, 20, 30)]
+
+    assert before == [False, False, True]
+    assert after == [True, True, True]
+    assert lost == [False, False, True]
 
 
 def test_who_asks_what_may_go_reads_the_states_once(tmp_path: Path) -> None:
