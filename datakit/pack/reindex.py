@@ -43,7 +43,7 @@ from datakit.storage import disk
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, manifest_at, parse_manifest, refuse_inside
 from datakit.storage.links import link_or_copy
 from datakit.storage.objects import no_file
-from datakit.storage.regular import read_regular
+from datakit.storage.regular import read_regular, refuse_folder
 from datakit.units import agree, format_number_of
 
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -198,6 +198,8 @@ def _check_place(root: Path, final: Path, names: Sequence[str]) -> None:
         _refuse_last_copies(final, previous, names)
         return
     ours = {MANIFEST_NAME, NEXT_NAME, *names, *map(index_name, names), *_named_by(final)}
+    for name in sorted(ours.difference(names)):
+        refuse_folder(root / name)
     others = sorted(
         name
         for path in root.rglob("*")
@@ -280,7 +282,7 @@ def _named_by(final: Path) -> set[str]:
     """What the manifest there names, and that of a run that was killed."""
     names: set[str] = set()
     for manifest in (MANIFEST_NAME, NEXT_NAME):
-        with contextlib.suppress(DatakitError, FileNotFoundError, IsADirectoryError):
+        with contextlib.suppress(DatakitError, FileNotFoundError):
             data = read_regular(final / manifest)
             names |= {entry.name for entry in parse_manifest(data, where=str(final / manifest)).members}
     return names
@@ -369,9 +371,7 @@ def _index_at(path: Path) -> Index:
 
 def _result(plan: _Plan, several: Sequence[Indexed], manifest: Manifest | None, on_event: OnEvent) -> ReindexResult:
     contents = _describe(plan, several)
-    skipped: Counter[str] = Counter()
-    for indexed in several:
-        skipped.update(indexed.skipped)
+    skipped = sum((Counter(one.skipped) for one in several), Counter[str]())
     scattered, linked = sum(one.scattered for one in several), sum(one.linked for one in several)
     anew = f"Pack them anew: datakit pack {shlex.quote(str(plan.root))} DEST --input tar"
     if linked:  # which pack takes no more than they do

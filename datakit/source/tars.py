@@ -113,7 +113,7 @@ class _Beside:
 
 
 def _look_beside(task: TarTask, holder: Holder) -> _Beside:
-    if not os.path.exists(task.index):
+    if not os.path.isfile(task.index):
         why = f"{holder.name} has no index beside it, which its manifest names"
         return _Beside(why=None if task.said_index is None else why, bundled=task.bundled)
     bundled = task.bundled

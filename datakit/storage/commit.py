@@ -30,7 +30,7 @@ from datakit.errors import DatakitError, InputError, IntegrityError, NotFound, R
 from datakit.machine import cores
 from datakit.storage import disk
 from datakit.storage.absent import no_commit
-from datakit.storage.regular import open_regular, read_regular
+from datakit.storage.regular import open_regular, read_regular, refuse_folder
 
 NEXT_NAME = f".{MANIFEST_NAME}.next"
 """Where the coming manifest stands while its members move in."""
@@ -238,6 +238,7 @@ def _renew(staging: Staging, final: Path, previous: Manifest) -> None:
     assert staging.manifest is not None
     old = {entry.name: entry for entry in previous.members}
     for entry in staging.manifest.members:
+        refuse_folder(final / entry.name)
         if entry.name not in staging.manifest.derived & previous.derived:
             _check_clash(final / entry.name, entry, old.get(entry.name))
     disk.write_atomic(final / LAST_NAME, previous.to_bytes())

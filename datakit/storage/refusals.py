@@ -18,6 +18,7 @@ from datakit.storage import disk
 from datakit.storage.commit import parse_manifest
 from datakit.storage.compare import Holding, Item
 from datakit.storage.objects import Store
+from datakit.storage.regular import refuse_folder
 from datakit.storage.store import Location
 
 
@@ -131,8 +132,9 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
         above = {folder: item.name for item in moves for folder in PurePosixPath(item.name).parents}
         for folder in sorted(above):
             _refuse_file(target.path / folder, above[folder])
-        for item in moves:
-            _refuse_folder(target.path / item.name)
+        with disk.at_door(target.path):
+            for name in (*(item.name for item in moves), *([MANIFEST_NAME] if held.kind == "commit" else [])):
+                refuse_folder(target.path / name)
     if held.kind != "files" or not moves:
         return
     standing = _Standing(target, store, here, listed=not held.single)
@@ -148,13 +150,6 @@ def _refuse_file(path: Path, name: str) -> None:
         if path.exists() and not path.is_dir():
             hint = "Move it away, or choose another destination"
             raise Refused(f"{path} is not a directory, and {name} would lie in it", hint=hint, subject=str(path))
-
-
-def _refuse_folder(path: Path) -> None:
-    with disk.at_door(path):
-        if path.is_dir():
-            hint = "Move it away, or choose another destination"
-            raise Refused(f"{path} is a folder, in the way of a file of that name", hint=hint, subject=str(path))
 
 
 def _check_above(target: Location, item: Item, standing: _Standing, *, far: bool) -> None:

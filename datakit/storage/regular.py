@@ -14,10 +14,10 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-from datakit.errors import InputError
+from datakit.errors import InputError, Refused
 
-_NOBODY_THERE = {errno.ENXIO, errno.ENODEV}
-"""What open(2) says of a socket, and of a device that is not there."""
+_NO_FILE = {errno.ENXIO, errno.ENODEV, errno.EISDIR}
+"""What open(2) says of a socket, of a device that is not there, and Python's `FileIO` of a folder."""
 
 
 def open_regular(path: Path | str) -> FileIO:
@@ -27,13 +27,13 @@ def open_regular(path: Path | str) -> FileIO:
         path: The file, or a link to it.
 
     Raises:
-        InputError: A pipe, a socket or a device is there.
-        OSError: As open(2); a folder is one.
+        InputError: A folder, a pipe, a socket or a device is there.
+        OSError: As open(2).
     """
     try:
         file = FileIO(path, "r", opener=_at_once)
     except OSError as error:
-        raise _no_file(path) if error.errno in _NOBODY_THERE else error from None
+        raise _no_file(path) if error.errno in _NO_FILE else error from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise _no_file(path)
@@ -46,10 +46,23 @@ def read_regular(path: Path | str) -> bytes:
         return file.readall()
 
 
+def refuse_folder(path: Path) -> None:
+    """Refuse a folder where a file is about to be.
+
+    Raises:
+        Refused: It is one.
+        OSError: It may not be looked at.
+    """
+    if path.is_dir():
+        hint = "Move it away, or choose another destination"
+        raise Refused(f"{path} is a folder, in the way of a file of that name", hint=hint, subject=str(path))
+
+
 def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _no_file(path: Path | str) -> InputError:
     hint = "Move it away, and put back or fetch again the file that belongs there"
-    return InputError(f"{path} is neither a file nor a folder", hint=hint, subject=str(path))
+    what = "a folder where a file belongs" if os.path.isdir(path) else "neither a file nor a folder"
+    return InputError(f"{path} is {what}", hint=hint, subject=str(path))

@@ -16,7 +16,7 @@ from datakit.data.digest import PART_BYTES, entry_of
 from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.data.shard import Sample
-from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
+from datakit.errors import InputError, NotFound, Refused, UsageError
 from datakit.events import Caution, Event, Progress
 from datakit.feed.dataset import open_dataset
 from datakit.feed.loader import Loader
@@ -497,15 +497,17 @@ def test_a_large_tar_is_indexed_in_stretches(tmp_path: Path) -> None:
     assert verify(tmp_path / "t").findings == ()
 
 
-def test_a_folder_in_the_place_of_the_manifest_is_told(tars: Path) -> None:
-    """With its path, and the tars are as they were."""
-    (tars / MANIFEST_NAME).mkdir()
-    before = {path.name: path.read_bytes() for path in tars.glob("*.tar")}
+@pytest.mark.parametrize("name", [MANIFEST_NAME, index_name("a.tar")])
+def test_a_folder_in_the_place_of_a_file_of_ours_is_told(tmp_path: Path, name: str) -> None:
+    """With its path, before a tar is read, and the tars are as they were."""
+    write_tar(tmp_path / "t" / "a.tar", [("a.txt", b"1")])
+    (tmp_path / "t" / name).mkdir()
+    before = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(DatakitError, match=rf"{MANIFEST_NAME}.*: Is a directory"):
-        reindex(tars)
+    with pytest.raises(Refused, match=f"{name} is a folder, in the way of a file of that name"):
+        reindex(tmp_path / "t", workers=1, on_event=lambda _: pytest.fail("it began"))
 
-    assert {path.name: path.read_bytes() for path in tars.glob("*.tar")} == before
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_files_of_another_preparation_are_not_overwritten(tars: Path) -> None:

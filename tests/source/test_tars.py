@@ -525,3 +525,14 @@ def test_a_bundled_shard_with_another_versions_index_is_refused_without_a_manife
 
     assert told.value.hint == "Fetch both again; or, to pack each bundle as one sample, move the index away"
     assert {part for sample in samples_of(tmp_path / "ds") for part in sample.parts} == {"jsonl"}
+
+
+def test_a_folder_in_the_place_of_an_index_is_no_index(tmp_path: Path) -> None:
+    """What its manifest names is not there: bundled lines are refused, and not called changed."""
+    pack(write_lines(tmp_path / "raw.jsonl", raw_lines(20)), tmp_path / "one", settings=PackSettings(bundle=8))
+    (index,) = (tmp_path / "one").glob("*.index.arrow")
+    index.unlink()
+    index.mkdir()
+
+    with pytest.raises(InputError, match=r"apart, and .*\.tar has no index beside it, which its manifest names"):
+        pack(tmp_path / "one", tmp_path / "ds")

@@ -151,6 +151,20 @@ def test_a_file_that_no_manifest_names_is_never_replaced(tmp_path: Path) -> None
     assert (final / "b").read_text() == "stray"
 
 
+def test_a_folder_in_the_place_of_a_member_is_named_before_anything_moves(tmp_path: Path) -> None:
+    """Whether the old manifest names it or not; no marker of a renewal is left."""
+    final = tmp_path / "ds"
+    make(final, a=b"1", b=b"2")
+    (final / "b").unlink()
+    (final / "b").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(Refused, match="ds/b is a folder, in the way of a file of that name"):
+        make(final, a=b"1", b=b"2")
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_an_empty_directory_may_become_a_commit(tmp_path: Path) -> None:
     """Users make the output directory first."""
     final = tmp_path / "ds"

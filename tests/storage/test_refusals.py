@@ -230,6 +230,17 @@ def test_a_folder_is_in_the_way_of_a_file_of_its_name(tmp_path: Path, kind: str)
     assert (tmp_path / "copy" / "b").read_bytes() == b"2"
 
 
+def test_a_folder_is_in_the_way_of_a_manifest(tmp_path: Path) -> None:
+    """It is named before anything moves: the manifest comes last, after all the rest."""
+    make_commit(tmp_path / "src", {"a": b"1"})
+    (tmp_path / "copy" / MANIFEST_NAME).mkdir(parents=True)
+
+    with pytest.raises(Refused, match=r"copy/manifest\.json is a folder, in the way of a file of that name"):
+        sync(tmp_path / "src", tmp_path / "copy")
+
+    assert files_below(tmp_path / "copy") == {}
+
+
 @pytest.mark.parametrize("kind", ["a folder", "a commit"])
 @pytest.mark.parametrize("way", ["sub", "sub/deeper"])
 def test_a_file_is_in_the_way_of_a_folder_of_its_name(tmp_path: Path, kind: str, way: str) -> None:

@@ -78,11 +78,21 @@ def test_a_file_is_read_through_a_link(tmp_path: Path) -> None:
 
 
 def test_what_the_system_says_leaves_as_it_is(tmp_path: Path) -> None:
-    """Nothing there, or a folder."""
+    """Nothing there."""
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "nothing")
-    with pytest.raises(IsADirectoryError):
-        open_regular(tmp_path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_is_told_by_its_name(reader: str, tmp_path: Path) -> None:
+    """Where a file belongs, with what to do, and not as `Is a directory`."""
+    (tmp_path / "plain").write_bytes(b"1234")
+    (tmp_path / "there").mkdir()
+
+    with pytest.raises(InputError, match="there is a folder where a file belongs") as caught:
+        READERS[reader](tmp_path / "there")
+
+    assert str(caught.value.hint).startswith("Move it away")
 
 
 @pytest.mark.parametrize("name", ["shard", "index"])
