@@ -109,7 +109,8 @@ def _publish(
     from datakit.version.publish import plan_publish, run_publish
 
     source = local_path(src)
-    plan = plan_publish(source, parse_pointer(to), remote=remote, settings=settings.sync, stores=settings.stores)
+    common: dict[str, Any] = {"settings": settings.sync, "stores": settings.stores, "on_event": session.on_event}
+    plan = plan_publish(source, parse_pointer(to), remote=remote, **common)
     facts: dict[str, object] = {"md5": plan.md5, "files": plan.files, "records": to if plan.records else "nothing new"}
     what = f"{_files(len(plan.moves))} of {plan.files}, {format_bytes(plan.bytes_to_move)}, to {plan.destination}"
     if dry_run:

@@ -89,6 +89,21 @@ def _find_below(path: Path) -> list[Found]:
     return found
 
 
+def linked_folders(path: Path) -> list[str]:
+    """Links to folders below a directory, by name: DVC and `find` follow none, so what is behind them is left out.
+
+    Raises:
+        NotAllowed: A folder below it may not be read.
+    """
+    found = []
+    with at_door(path):
+        for folder, folders, _ in os.walk(path, onerror=_stop):
+            folders[:] = [name for name in folders if name not in IGNORED]
+            paths = [os.path.join(folder, name) for name in folders]
+            found += [os.path.relpath(each, path) for each in paths if os.path.islink(each)]
+    return sorted(found)
+
+
 def _stop(error: OSError) -> None:
     raise error
 

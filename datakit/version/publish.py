@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from datakit.errors import IntegrityError, NotFound, Refused, UsageError
-from datakit.events import Note, OnEvent, Progress, ignore
+from datakit.events import Caution, Note, OnEvent, Progress, ignore
+from datakit.source.troubles import listing
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.disk import at_door, exclusive, make_dirs, sweep, write_atomic
@@ -33,10 +34,11 @@ from datakit.storage.retry import Pace
 from datakit.storage.store import Location
 from datakit.storage.sync import LOCK_NAME, SyncSettings
 from datakit.storage.upload import Put, upload
+from datakit.units import agree
 from datakit.version.cache import Snapshot, link_into_cache
 from datakit.version.document import read_yaml, write_yaml
 from datakit.version.dvc import Lock, Out, Stage, object_key, write_dvc_file
-from datakit.version.local import MISSING, Found, record_of, settings_now
+from datakit.version.local import MISSING, Found, linked_folders, record_of, settings_now
 from datakit.version.project import Pointer, Project, read_pipeline, stage_dir
 from datakit.version.tree import LOOKS, remote_of
 
@@ -104,6 +106,7 @@ def plan_publish(
     remote: str | None = None,
     settings: SyncSettings | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
+    on_event: OnEvent = ignore,
 ) -> PublishPlan:
     """Look at a file or directory and the remote, and say what has to move and what will be recorded.
 
@@ -113,6 +116,7 @@ def plan_publish(
         remote: Name of a remote of the project, or its URL; its default when None.
         settings: How, as for `sync`.
         stores: Named stores.
+        on_event: Told what DVC leaves out.
 
     Raises:
         NotFound: The source, the stage, the output or the remote is not there.
@@ -121,6 +125,9 @@ def plan_publish(
     """
     settings = settings or SyncSettings()
     snapshot = Snapshot.of(source)
+    if links := [] if snapshot.tree is None else linked_folders(source):
+        said = f"{listing(links, 'linked folder')} of {source} {agree(len(links), 'is', 'are')} left out, as by DVC"
+        on_event(Caution(said, hint="Put the folder itself, or hard links to its files, in the link's place"))
     new = Out("", snapshot.md5, snapshot.bytes, len(snapshot.found) if snapshot.tree is not None else None)
     record = _in_lock(pointer, source, new) if pointer.stage else _in_dvc_file(pointer, source, new)
     place = remote_of(pointer, remote=remote, stores=stores)

@@ -11,7 +11,7 @@ import pytest
 
 from datakit import IntegrityError, NotFound, Refused, UsageError
 from datakit.data.digest import entry_of
-from datakit.events import Event, Note, Progress
+from datakit.events import Caution, Event, Note, Progress
 from datakit.storage.commit import verify_commit
 from datakit.storage.sync import run_sync
 from datakit.version.bring import parse_pointer, plan_bring
@@ -422,3 +422,21 @@ def test_nothing_is_put_under_an_md5_that_is_not_its_own(tmp_path: Path, bucket:
     with pytest.raises(NotFound):
         plan.place.store.head(plan.place.key(object_key(wrong)))
     assert not (root / "ds.dvc").exists()
+
+
+def test_a_link_to_a_folder_is_left_out_as_by_dvc_and_said(project: DvcProject, tmp_path: Path) -> None:
+    """DVC does not follow it: what it is asked to add has the same md5, and says nothing."""
+    root = project.root / "ds"
+    (root / "in").mkdir(parents=True)
+    (root / "in" / "a").write_bytes(b"1")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "b").write_bytes(b"2")
+    (root / "in" / "link").symlink_to(tmp_path / "far")
+    told: list[Event] = []
+
+    plan = plan_publish(root, parse_pointer(f"{project.root}/ds.dvc"), on_event=told.append)
+    project.dvc("add", "-q", "ds")
+
+    assert f"md5: {plan.md5}" in (project.root / "ds.dvc").read_text()
+    (said,) = [event.message for event in told if isinstance(event, Caution)]
+    assert said == f"1 linked folder (in/link) of {root} is left out, as by DVC"
