@@ -97,6 +97,7 @@ ORDER = [
     "pack/reading",
     "pack/tokenizer",
     "pack/writing",
+    "pack/shards",
     "pack/seal",
     "pack/receipts",
     "pack/parent",

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 WORKER_BYTES = 32 * 2**20
 """Below this much in all, starting worker processes (0.3 s each) costs more than it saves."""
 
+_TABLES = {"files": "datakit.source.files", "jsonl": "datakit.source.lines", "tar": "datakit.source.tars"}
+"""What workers import to list and read a source, by its kind; those that are not here are tables of rows."""
+
 
 def pack(
     src: str | Path,
@@ -208,7 +211,7 @@ def _crew(engine: str, workers: int | None, sources: Sources) -> Engine | Cluste
         return Cluster(workers)
     if workers is None:
         workers = cores() if sources.total_bytes >= WORKER_BYTES else 1
-    return Engine(workers, rooms=("datakit.pack.tasks", "pyarrow"))
+    return Engine(workers, rooms=("datakit.pack.shards", _TABLES.get(sources.kind, "datakit.source.tables"), "pyarrow"))
 
 
 @contextlib.contextmanager

@@ -1,28 +1,24 @@
-"""tasks: shards to be built, each a pure task, and building many of them side by side.
+"""tasks: many shards, built side by side by a crew.
 
-A task is a pure function of a value: the records' places and the shard's name in, the shard's bytes and their digests
-out. Records are taken from the table, and fetched from their store, shortly before their turn, so memory and spool hold
-a few shards at once however many there are; a shard that is built is put onto the disk while the next ones are built.
+Records are taken from the table, and fetched from their store, shortly before their turn, so memory and spool hold a
+few shards at once however many there are; a shard that is built is put onto the disk while the next ones are built.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from datakit.data.index import index_name
 from datakit.events import OnEvent, Progress
 from datakit.pack.engines import Crew
 from datakit.pack.planning import PlannedShard
 from datakit.pack.receipts import Memory, Receipt
-from datakit.pack.writing import BuiltShard, write_shard
+from datakit.pack.shards import ShardTask, build_shard
 from datakit.source.fetching import Fetched, release, spool_of
-from datakit.source.records import Batch, Records
-from datakit.storage import disk
+from datakit.source.records import Records
 
 _SYNCERS = 2
 """Threads that wait for the disk while workers build; more only queue at the disk."""
@@ -34,26 +30,6 @@ class Job:
 
     dataset: str
     shard: PlannedShard
-
-
-@dataclass(frozen=True, slots=True)
-class ShardTask:
-    """What a worker needs: a name to write to, and the records."""
-
-    path: Path
-    dataset: str
-    batch: Batch
-    bundle: int | None
-
-
-def build_shard(task: ShardTask) -> BuiltShard:
-    """Build one planned shard; its bytes follow from the records' bytes alone, and it may be built twice at once."""
-    attempt = disk.temporary(task.path)
-    with disk.at_door(task.path):
-        built = write_shard(attempt, task.batch.samples(), dataset=task.dataset, bundle=task.bundle)
-        os.replace(index_name(str(attempt)), index_name(str(task.path)))
-        os.replace(attempt, task.path)
-    return built
 
 
 def build_all(
