@@ -1,14 +1,13 @@
 """files: a folder as a table; a record is the files that share a stem.
 
 Of a record the table keeps its key, which parts it has (most have the same), and each part's size and the time of its
-last change. Files are not read while they are listed. When they are, size and time must be what was listed, before and
-after: a file that was written to in between is refused. Of a file that came from a store its version was seen to while
-it was fetched, so only the size is looked at again.
+last change. Files are not read while they are listed. When they are, size and time must be what was listed, behind the
+last byte too: a file that was written to in between is refused. Of a file that came from a store its version was seen
+to while it was fetched, so only the size is looked at again.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,9 @@ import numpy.typing as npt
 from datakit.data.shard import BLOCK_BYTES, Sample
 from datakit.events import Caution, Note
 from datakit.source.naming import Naming
-from datakit.source.originals import changed, changed_ns, open_original
+from datakit.source.originals import changed, read_original
 from datakit.source.records import KeyColumn, Positions
 from datakit.source.troubles import Trouble
-from datakit.storage.disk import translated
 
 
 class Kind(NamedTuple):
@@ -146,7 +144,7 @@ class FileBatch:
             stem = f"{self.root}/{self.naming.stem(key)}."
             parts = {}
             for name, suffix in zip(kind.parts, kind.suffixes, strict=True):
-                parts[name] = _read(stem + suffix, sizes[at], stamps[at])
+                parts[name] = read_original(stem + suffix, size=sizes[at], stamp=stamps[at])
                 at += 1
             yield Sample(key, parts)
 
@@ -204,19 +202,3 @@ def counts(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32]) -> di
     for parts, count in zip(kinds, np.bincount(kind_of, minlength=len(kinds)).tolist(), strict=True):
         found.update(dict.fromkeys(parts, count))
     return {part: count for part, count in sorted(found.items()) if count}
-
-
-def _read(path: str, size: int, stamp: int | None) -> bytes:
-    descriptor = open_original(path)
-    try:
-        # one byte more than listed shows a file that has grown
-        data = os.read(descriptor, size + 1)
-        while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
-            data += more
-        if len(data) != size or (stamp is not None and changed_ns(os.fstat(descriptor)) != stamp):
-            raise changed(path)
-    except OSError as error:
-        raise translated(error, path) from error  # a read names nothing, and who writes the shard would name that
-    finally:
-        os.close(descriptor)
-    return data

@@ -21,8 +21,11 @@ from datakit.storage import disk
 PLACES_BYTES = 2**13
 """Bytes read ahead of a file of which single places are read: headers of a tar, stretches that pyarrow names."""
 
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR}
-"""What open(2) says where a file has vanished, or a link, a socket, a device or a folder has taken its place."""
+_AT_ONCE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR, errno.EAGAIN}
+"""What open(2) and read(2) say where a file has vanished, or a link, a socket, a device, a folder or a pipe that
+somebody writes to has taken its place."""
 
 
 class Version(NamedTuple):
@@ -62,13 +65,45 @@ def open_original(path: str) -> int:
         NotAllowed: It may not be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, _AT_ONCE)
     except OSError as error:
         raise _refused(path, error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise changed(path)
     return descriptor
+
+
+def read_original(path: str, *, size: int, stamp: int | None) -> bytes:
+    """The bytes of a file; one look at it, behind the last byte, sees whatever changed from its listing on.
+
+    Args:
+        path: The file.
+        size: Bytes that it was listed with.
+        stamp: When it was changed, in ns since 1970, as it was listed; None where that is not known.
+
+    Raises:
+        InputError: It changed, is not there any more, or something else than a file is.
+        NotAllowed: It may not be read.
+    """
+    try:
+        descriptor = os.open(path, _AT_ONCE)
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        # one byte more than listed shows a file that has grown
+        data = os.read(descriptor, size + 1)
+        while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+            data += more
+        status = os.fstat(descriptor)
+        is_same = len(data) == size and stat.S_ISREG(status.st_mode) and stamp in (None, changed_ns(status))
+    except OSError as error:  # which names nothing, so that the shard that is being written would be named
+        raise _refused(path, error) from error
+    finally:
+        os.close(descriptor)
+    if not is_same:
+        raise changed(path)
+    return data
 
 
 def version_of(path: str) -> Version:

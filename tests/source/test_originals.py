@@ -19,7 +19,7 @@ from datakit import InputError, NotAllowed, NotFound
 from datakit.data.shard import Sample
 from datakit.source.fetching import fetched
 from datakit.source.listing import list_records
-from datakit.source.originals import Version, open_original, reading, version_of
+from datakit.source.originals import Version, open_original, read_original, reading, version_of
 from datakit.source.scan import Sources, scan
 from support.packing import raw_lines, small_pack, write_lines
 from support.waiting import no_waiting
@@ -147,6 +147,41 @@ def test_what_may_not_be_read_is_not_called_changed(tmp_path: Path, monkeypatch:
 
     with pytest.raises(NotAllowed, match=r"a\.txt: Permission denied"):
         open_original(str(tmp_path / "a.txt"))
+
+
+def test_a_file_is_looked_at_behind_its_last_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that is written to while it is read, and keeps its size, only that look can tell."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"as listed")
+    version = version_of(str(path))
+    real = os.read
+
+    def read(descriptor: int, count: int) -> bytes:
+        data = real(descriptor, count)
+        os.utime(path, ns=(1, 1))
+        return data
+
+    before = read_original(str(path), size=version.size, stamp=version.stamp)
+    monkeypatch.setattr(os, "read", read)
+
+    assert before == b"as listed"
+    with pytest.raises(InputError, match=r"a\.txt changed while it was packed"):
+        read_original(str(path), size=version.size, stamp=version.stamp)
+    assert read_original(str(path), size=version.size, stamp=None) == b"as listed"
+
+
+def test_a_pipe_in_a_files_place_is_none_while_somebody_writes_to_it(tmp_path: Path) -> None:
+    """Neither the wait for its bytes nor the bytes."""
+    path = tmp_path / "a.txt"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+
+    with no_waiting(), pytest.raises(InputError, match=r"a\.txt changed while it was packed"):
+        read_original(str(path), size=5, stamp=None)
+    os.write(writer, b"hello")
+    with no_waiting(), pytest.raises(InputError, match=r"a\.txt changed while it was packed"):
+        read_original(str(path), size=5, stamp=None)
+    os.close(writer)
 
 
 def test_an_error_of_a_file_that_changed_is_that_it_changed(tmp_path: Path) -> None:
