@@ -77,6 +77,7 @@ ORDER = [
     "source/files",
     "source/trees",
     "source/grouping",
+    "source/folders",
     "source/members",
     "source/vouching",
     "source/tars",

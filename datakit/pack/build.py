@@ -35,6 +35,7 @@ from datakit.pack.result import Counts, PackResult
 from datakit.pack.standing import refuse_another, refuse_leftovers
 from datakit.pack.work import Work
 from datakit.source.fetching import Fetched, fetched
+from datakit.source.files import Files
 from datakit.source.listing import list_records
 from datakit.source.naming import Naming
 from datakit.source.records import Records
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 WORKER_BYTES = 32 * 2**20
 """Below this much in all, starting worker processes (0.3 s each) costs more than it saves."""
 
-_TABLES = {"files": "datakit.source.files", "jsonl": "datakit.source.lines", "tar": "datakit.source.tars"}
+_TABLES = {"files": "datakit.source.folders", "jsonl": "datakit.source.lines", "tar": "datakit.source.tars"}
 """What workers import to list and read a source, by its kind; those that are not here are tables of rows."""
 
 
@@ -98,7 +99,8 @@ def pack(
     _check(engine, part)
     target = _target(src, dest, settings)
     listed_ns = time.time_ns()
-    sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
+    with _without_collector():
+        sources = scan(src, input=settings.input, fingerprints=False, stores=stores)
     memory = Memory.beside(target)
     crew_to_be = _crew(engine, workers, sources)
     site = _site(sources, target, memory, part, crew_to_be, stores)
@@ -123,7 +125,7 @@ def pack(
         datasets = work.rehearse(part) if dry_run else work.execute(crew) if part is None else work.share(part, crew)
         requests = sources.requests + local.requests + choice.requests
     counts = Counts(
-        source_bytes=sources.total_bytes,
+        source_bytes=records.listed_bytes if isinstance(records, Files) else sources.total_bytes,
         requests=requests,
         request_price=price_at(str(src), stores) if sources.is_remote else None,
         built=work.num_built,
@@ -210,7 +212,7 @@ def _crew(engine: str, workers: int | None, sources: Sources) -> Engine | Cluste
     if engine == "ray":
         return Cluster(workers)
     if workers is None:
-        workers = cores() if sources.total_bytes >= WORKER_BYTES else 1
+        workers = cores() if sources.folders or sources.total_bytes >= WORKER_BYTES else 1
     return Engine(workers, rooms=("datakit.pack.shards", _TABLES.get(sources.kind, "datakit.source.tables"), "pyarrow"))
 
 

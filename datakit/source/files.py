@@ -48,6 +48,7 @@ class Files:
         stamps: What tells the version of each part.
         troubles: Files that cannot be packed.
         remarks: What a user should be told.
+        listed_bytes: Bytes of all files that were listed, those of offenders too.
     """
 
     root: str
@@ -61,6 +62,7 @@ class Files:
     stamps: npt.NDArray[np.uint64]
     troubles: tuple[Trouble, ...] = ()
     remarks: tuple[Note | Caution, ...] = ()
+    listed_bytes: int = 0
     exact: bool = field(default=False, init=False)
 
     @property
@@ -98,11 +100,27 @@ class Files:
         """The table without the hashes of its keys."""
         return replace(self, keys=self.keys.without_hashes())
 
-    def take(self, positions: Positions) -> FileBatch:
-        """Some of them, in this order."""
+    def chosen(self, positions: Positions) -> Files:
+        """A table of some of them, in this order, with the hashes of their keys."""
+        firsts, picked = self._places(positions)
+        return replace(
+            self,
+            keys=self.keys.chosen(positions),
+            kind_of=self.kind_of[positions],
+            firsts=firsts,
+            sizes=self.sizes[picked],
+            stamps=self.stamps[picked],
+        )
+
+    def _places(self, positions: Positions) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the parts of some will begin side by side, and where each part is now."""
         counts = np.diff(self.firsts)[positions]
         firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        picked = np.repeat(self.firsts[positions] - firsts[:-1], counts) + np.arange(int(counts.sum()))
+        return firsts, np.repeat(self.firsts[positions] - firsts[:-1], counts) + np.arange(int(counts.sum()))
+
+    def take(self, positions: Positions) -> FileBatch:
+        """Some of them, in this order."""
+        _, picked = self._places(positions)
         return FileBatch(
             root=self.root,
             naming=self.naming,

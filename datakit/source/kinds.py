@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -16,6 +16,8 @@ PACKED = (".gz", ".zst")
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 """What `datasets` (4.x) writes beside the Arrow files of a saved dataset, and of a dictionary of them."""
+
+_MARKS = frozenset({_STATE, _INFO, _SPLITS})
 
 _SIDE_FILES = ("manifest.json", ".index.arrow", ".idx", ".idx.json")
 """What may lie beside shards and is not read as raw data: ours, Energon's, DALI's."""
@@ -50,8 +52,8 @@ _NOUNS: dict[Kind, tuple[str, Callable[[str], bool]]] = {
 }
 """What such a file is called, and how it is told, by kind."""
 
-_TELLING = frozenset({*PACKED, ".tgz", ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", ".tar"})
-"""Last endings of the names of such files; a name with another is of none of these kinds."""
+_TELLING = frozenset({*PACKED, ".tgz", ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", ".tar", ".arrow"})
+"""Last endings of the names of such files, and of indexes of tars; a name with another is of none of these kinds."""
 
 
 def kind_of(names: Sequence[str], *, wanted: Kind | Literal["auto"], src: str | Path, single: bool) -> Kind:
@@ -95,6 +97,15 @@ def kind_of(names: Sequence[str], *, wanted: Kind | Literal["auto"], src: str | 
     )
     hint = "Take one kind out; or, to pack each file whole, set --input files"
     raise InputError(f"{src} {said}", hint=hint, subject=other)
+
+
+def only_files(names: Collection[str]) -> bool:
+    """Whether names below one folder are of no other kind than files, without a look at more than their last endings.
+
+    Args:
+        names: What the files are called in it.
+    """
+    return _TELLING.isdisjoint({name[name.rfind(".") :] for name in names}) and _MARKS.isdisjoint(names)
 
 
 def used(names: Sequence[str], kind: Kind) -> list[str]:

@@ -13,7 +13,9 @@ import orjson
 from datakit.errors import printable
 from datakit.events import Caution, Note
 from datakit.source.fetching import Fetched
-from datakit.source.grouping import FoundFile, list_files
+from datakit.source.files import Files
+from datakit.source.folders import list_files
+from datakit.source.grouping import FoundFile
 from datakit.source.lines import list_lines
 from datakit.source.members import joined
 from datakit.source.naming import JSON_PART, KEY_FIELD, Naming
@@ -82,14 +84,23 @@ def list_records(
         hashed = _hashed(unnamed, total, records, naming)
         records = replace(records, remarks=(*records.remarks, *naming.remarks(unnamed, total), *hashed))
     else:
-        found = (FoundFile(file.name, file.bytes, file.stamp) for file in sources.files)
-        records = list_files(
-            local.root, files=found, naming=naming, timed=not sources.is_remote, troubles=sources.troubles
-        )
+        records = _folder(sources, local.root, naming=naming, run=run)
     if records.troubles and on_error == "stop":
         raise refusal(records.troubles, limit=None if sources.kind in ("files", "tar") else limit)
     uncopied = [trouble for trouble in records.troubles if not trouble.raws] if on_error == "quarantine" else []
     return replace(records, remarks=(*_left_out(hidden), *_not_copied(uncopied), *records.remarks))
+
+
+def _folder(sources: Sources, root: str, *, naming: Naming, run: Run) -> Files:
+    return list_files(
+        root,
+        files=(FoundFile(file.name, file.bytes, file.stamp) for file in sources.files),
+        folders=sources.folders,
+        naming=naming,
+        timed=not sources.is_remote,
+        troubles=sources.troubles,
+        run=run,
+    )
 
 
 def _empty(file: LineFile) -> Trouble:

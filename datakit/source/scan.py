@@ -17,14 +17,17 @@ import orjson
 from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import InputError, NotFound, printable
-from datakit.source.kinds import Kind, kind_of, plain_name, used
-from datakit.source.trees import SourceFile, walk
+from datakit.source.kinds import Kind, kind_of, only_files, plain_name, used
+from datakit.source.trees import Folder, SourceFile, Tree, looked_at, sketch, walk, with_fingerprints
 from datakit.source.troubles import Trouble
 from datakit.storage.access import SCHEMES, local_path, refuse_slips
 from datakit.storage.retry import Pace, PatientStore
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
+
+MANY_FILES = 2**14
+"""Files of a folder from which on workers look at them; fewer are looked at before a worker has started (0.1 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Sources:
         beside: Indexes that lie beside tars and tell what is in them, and manifests.
         troubles: What lies there and cannot be read.
         hidden: Names with a leading dot, which are left out.
+        folders: More files, of which no more than the names is known; of a large folder of files, nearly all.
     """
 
     url: str
@@ -50,6 +54,7 @@ class Sources:
     beside: tuple[SourceFile, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     hidden: tuple[str, ...] = ()
+    folders: tuple[Folder, ...] = ()
 
     @property
     def is_remote(self) -> bool:
@@ -58,7 +63,7 @@ class Sources:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
+        """Bytes of all files but those of which no more than the names is known."""
         return sum(file.bytes for file in self.files)
 
     def to_bytes(self) -> bytes:
@@ -91,27 +96,27 @@ def scan(
         InputError: There are no files, or files of several kinds.
     """
     requests, single = 0, False
-    troubles: list[Trouble] = []
-    hidden: list[str] = []
+    tree = Tree()
     if is_remote(src):
         store, prefix = open_source(src, stores)
-        files = _list_remote(store, prefix, hidden, troubles)
-        if not files and prefix:
-            files, single = [_head(store, prefix, src), *_index_beside(store, prefix)], True
+        tree.files = _list_remote(store, prefix, tree.hidden, tree.troubles)
+        if not tree.files and prefix:
+            tree.files, single = [_head(store, prefix, src), *_index_beside(store, prefix)], True
         requests = store.requests.total
         alone = single
     else:
         root = Path(str(src).removeprefix("file://"))
-        tree = walk(root, fingerprints=fingerprints)
-        files, troubles, hidden, alone = tree.files, tree.troubles, tree.hidden, root.is_file()
-    if not files and not troubles:
+        tree = _list_local(root, input, fingerprints=fingerprints)
+        alone = root.is_file()
+    files, troubles = tree.files, tree.troubles
+    if not files and not troubles and not tree.folders:
         hint = "Look at the path; names that begin with a dot are left out"
         raise InputError(f"{src} is empty: it holds no files", hint=hint, subject=str(src))
     files.sort(key=lambda file: file.name)
     names = [file.name for file in files[: 1 if single else None]]
     # of what lies beside tars, those tell that cannot be read
     telling = names if used(names, "tar") else [*names, *(trouble.where for trouble in troubles)]
-    kind = kind_of(telling, wanted=input, src=src, single=alone)
+    kind: Kind = "files" if tree.folders else kind_of(telling, wanted=input, src=src, single=alone)
     wanted = used(names, kind)
     beside = _indexes(files) if kind == "tar" else ()
     if len(wanted) < len(files):
@@ -125,7 +130,8 @@ def scan(
         single=single,
         beside=beside,
         troubles=tuple(troubles),
-        hidden=tuple(hidden),
+        hidden=tuple(tree.hidden),
+        folders=tuple(tree.folders),
     )
 
 
@@ -151,6 +157,17 @@ def open_source(src: str | Path, stores: Mapping[str, StoreOptions] | None) -> t
 
     location = open_location(src, stores=stores)
     return PatientStore(location.store, pace=Pace(retries=Knobs().retries)), location.prefix
+
+
+def _list_local(root: Path, wanted: Kind | Literal["auto"], *, fingerprints: bool) -> Tree:
+    """What lies on a local disk; of a large folder that holds nothing but files, no more than their names."""
+    if fingerprints:
+        return with_fingerprints(root, walk(root))
+    tree = sketch(root)
+    is_large = sum(len(folder.names) for folder in tree.folders) >= MANY_FILES
+    names = [[PurePosixPath(file.name).name for file in tree.files], *(folder.names for folder in tree.folders)]
+    is_told = wanted == "files" or (wanted == "auto" and all(map(only_files, names)))
+    return tree if is_large and is_told else looked_at(root, tree)
 
 
 def _list_remote(store: PatientStore, prefix: str, hidden: list[str], troubles: list[Trouble]) -> list[SourceFile]:

@@ -25,7 +25,8 @@ from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import BLOCK_BYTES, LINE_PART, Row, header
 from datakit.errors import InputError, IntegrityError, printable
 from datakit.events import Caution
-from datakit.source.grouping import FoundFile, list_files
+from datakit.source.folders import list_files
+from datakit.source.grouping import FoundFile
 from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Members, Piece, Said
 from datakit.source.naming import Naming

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ _DVC_CACHE = re.compile(r"/files/md5/[0-9a-f]{2}/[0-9a-f]{30}(?:\.dir)?$")
 """Where DVC keeps a file by the md5 of its bytes (dvc 3: `files/md5` below the cache's directory)."""
 
 _ANYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+_PLAIN = stat.S_IFREG | _ANYBODY
+_KIND_AND_ANYBODY = 0o170000 | _ANYBODY
+"""What tells a plain file that everybody may read, in the status that is needed anyway; S_IFMT is that of inode(7)."""
+
 _MODE = "Let this user read it: chmod u+rX"
 
 _SPECIAL = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
@@ -52,21 +56,45 @@ class SourceFile(NamedTuple):
         return None if self.changed_ns is None else Version(self.bytes, self.changed_ns)
 
 
+class Folder(NamedTuple):
+    """Plain files of a folder, of which no more than their names is known yet.
+
+    Attributes:
+        path: The folder below the source, with a slash at its end; empty for the source itself.
+        names: What they are called in it.
+    """
+
+    path: str
+    names: list[str]
+
+
 @dataclass(slots=True)
 class Tree:
-    """What lies below a folder."""
+    """What lies below a folder; plain files that nobody has looked at are in `folders`."""
 
     files: list[SourceFile] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
+    folders: list[Folder] = field(default_factory=list)
 
 
-def walk(root: Path, *, fingerprints: bool) -> Tree:
+def walk(root: Path) -> Tree:
     """List a folder, or a file by itself.
 
     Args:
         root: The folder.
-        fingerprints: Whether files are read for their md5.
+
+    Raises:
+        NotFound, NotAllowed, InputError: As `sketch` and `look`.
+    """
+    return looked_at(root, sketch(root))
+
+
+def sketch(root: Path) -> Tree:
+    """List a folder, or a file by itself, and leave plain files to `look`: that is most of the work.
+
+    Args:
+        root: The folder.
 
     Raises:
         NotFound: Nothing is there.
@@ -80,19 +108,86 @@ def walk(root: Path, *, fingerprints: bool) -> Tree:
         except (FileNotFoundError, NotADirectoryError):
             raise not_there(root) from None
         if root.is_file():
-            tree.files.append(_file(root.name, str(root), status, fingerprints=fingerprints))
+            tree.files.append(_file(root.name, status))
             return tree
         if not root.is_dir():
             raise no_file(root)
         try:
-            _walk(root, tree, fingerprints=fingerprints)
+            _sketch(root, tree)
         except FileNotFoundError as error:
             raise changed(str(error.filename or root)) from error
     tree.troubles.sort(key=lambda trouble: trouble.where)
     return tree
 
 
-def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
+def looked_at(root: Path, tree: Tree) -> Tree:
+    """A tree with all its files looked at; errors as of `look`.
+
+    Args:
+        root: The folder.
+        tree: From `sketch`.
+    """
+    seen = [look(str(root), folder) for folder in tree.folders]
+    troubles = [*tree.troubles, *(trouble for one in seen for trouble in one.troubles)]
+    return Tree(
+        files=[*tree.files, *(file for one in seen for file in one.files)],
+        troubles=sorted(troubles, key=lambda trouble: trouble.where),
+        hidden=tree.hidden,
+    )
+
+
+def with_fingerprints(root: Path, tree: Tree) -> Tree:
+    """A tree with the md5 of each of its files, which are read for it.
+
+    Args:
+        root: The folder.
+        tree: From `walk`.
+
+    Raises:
+        InputError: A file is not there any more.
+        NotAllowed: One may not be read.
+    """
+    below = root.parent if root.is_file() else root
+    return replace(tree, files=[file._replace(fingerprint=_md5(f"{below}/{file.name}")) for file in tree.files])
+
+
+def look(root: str, folder: Folder) -> Tree:
+    """Look at the plain files of a folder; a pure task for any process.
+
+    Args:
+        root: The source.
+        folder: From `sketch`.
+
+    Raises:
+        NotAllowed: The way to one is closed.
+        InputError: One is not there any more, or something else than a file is.
+    """
+    tree, path = Tree(), os.path.join(root, folder.path)
+    files = tree.files
+    with disk.at_door(path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise changed(path) from error
+        try:
+            for name in folder.names:
+                # by its name alone, which is found faster than a path is
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if status.st_mode & _KIND_AND_ANYBODY != _PLAIN:
+                    if not stat.S_ISREG(status.st_mode):
+                        raise changed(os.path.join(path, name))
+                    if not os.access(os.path.join(path, name), os.R_OK):
+                        tree.troubles.append(_closed(folder.path + name))
+                        continue
+                files.append(SourceFile(folder.path + name, status.st_size, None, changed_ns(status)))
+        except FileNotFoundError as error:
+            raise changed(os.path.join(path, name)) from error
+        finally:
+            os.close(descriptor)
+    return tree
+
+
+def _sketch(root: Path, tree: Tree) -> None:
     real, prefix, pending = os.path.realpath(root), len(str(root).rstrip("/")) + 1, [str(root)]
     while pending:
         folder = pending.pop()
@@ -101,21 +196,20 @@ def _walk(root: Path, tree: Tree, *, fingerprints: bool) -> None:
         except PermissionError:
             tree.troubles.append(Trouble(printable(folder[prefix:] or str(root)), "may not be listed", hint=_MODE))
             continue
+        plain = []
         for entry in entries:
             if entry.name.startswith("."):
                 tree.hidden.append(entry.path[prefix:])
-                continue
-            if not fingerprints and entry.is_file(follow_symlinks=False) and _is_open(entry.stat()):
-                # what most entries are: a listing of 100,000 files is half as long for it
-                status = entry.stat()
-                tree.files.append(SourceFile(entry.path[prefix:], status.st_size, None, changed_ns(status)))
+            elif entry.is_file(follow_symlinks=False):
+                plain.append(entry.name)
             elif entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
             elif (trouble := _trouble(entry, entry.path[prefix:], real)) is not None:
                 tree.troubles.append(trouble)
             else:
-                name = entry.path[prefix:]
-                tree.files.append(_file(name, entry.path, entry.stat(), fingerprints=fingerprints))
+                tree.files.append(_file(entry.path[prefix:], entry.stat()))
+        if plain:
+            tree.folders.append(Folder(f"{folder[prefix:]}/" if folder[prefix:] else "", plain))
 
 
 def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:
@@ -133,18 +227,16 @@ def _trouble(entry: os.DirEntry[str], name: str, root: str) -> Trouble | None:
     if not entry.is_file():
         what = _SPECIAL.get(stat.S_IFMT(entry.stat().st_mode), "no file")
         return Trouble(printable(name), f"{what}, not a file", hint="Remove it", file=name)
-    if not _is_open(entry.stat()) and not os.access(entry.path, os.R_OK):
-        return Trouble(printable(name), "may not be read", hint=_MODE, file=name)
-    return None
+    is_open = entry.stat().st_mode & _ANYBODY == _ANYBODY
+    return None if is_open or os.access(entry.path, os.R_OK) else _closed(name)
 
 
-def _is_open(status: os.stat_result) -> bool:
-    """Whether everybody may read it, which the status that is needed anyway says without asking the system again."""
-    return status.st_mode & _ANYBODY == _ANYBODY
+def _closed(name: str) -> Trouble:
+    return Trouble(printable(name), "may not be read", hint=_MODE, file=name)
 
 
-def _file(name: str, path: str, status: os.stat_result, *, fingerprints: bool) -> SourceFile:
-    return SourceFile(name, status.st_size, _md5(path) if fingerprints else None, changed_ns(status))
+def _file(name: str, status: os.stat_result) -> SourceFile:
+    return SourceFile(name, status.st_size, None, changed_ns(status))
 
 
 def _md5(path: str) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from datakit import InputError
 from datakit.data.shard import Sample
-from datakit.source.grouping import FoundFile, list_files
+from datakit.source.folders import list_files
+from datakit.source.grouping import FoundFile
 from datakit.source.naming import Naming
 from datakit.source.originals import changed_ns
 

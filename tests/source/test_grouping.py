@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.source.files import Files
-from datakit.source.grouping import FoundFile, list_files
+from datakit.source.folders import list_files
+from datakit.source.grouping import FoundFile
 from datakit.source.naming import Naming
 from datakit.source.trees import walk
 from datakit.source.troubles import Trouble
@@ -125,7 +126,7 @@ def test_what_is_no_file_takes_no_record_with_it(tmp_path: Path) -> None:
     for link in ("cat", "dog.d"):
         (tmp_path / link).symlink_to("sub")
     (tmp_path / "sub" / "fly").symlink_to("nowhere")
-    tree = walk(tmp_path, fingerprints=False)
+    tree = walk(tmp_path)
 
     table = grouped(*(file.name for file in tree.files), troubles=tree.troubles)
 

@@ -12,7 +12,7 @@ import pytest
 
 from datakit import InputError, NotAllowed, NotFound
 from datakit.source.originals import changed_ns
-from datakit.source.trees import SourceFile, Tree, walk
+from datakit.source.trees import SourceFile, Tree, walk, with_fingerprints
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def test_files_have_name_size_md5_and_time(root: Path) -> None:
     """The md5 only where it is asked for, because it means reading."""
     md5, mtime = hashlib.md5(b"abc").hexdigest(), changed_ns((root / "sub" / "a.txt").stat())
 
-    assert walk(root, fingerprints=True).files == [SourceFile("sub/a.txt", 3, md5, mtime)]
-    assert walk(root, fingerprints=False).files == [SourceFile("sub/a.txt", 3, None, mtime)]
-    assert walk(root / "sub" / "a.txt", fingerprints=False).files == [SourceFile("a.txt", 3, None, mtime)]
+    assert with_fingerprints(root, walk(root)).files == [SourceFile("sub/a.txt", 3, md5, mtime)]
+    assert walk(root).files == [SourceFile("sub/a.txt", 3, None, mtime)]
+    assert walk(root / "sub" / "a.txt").files == [SourceFile("a.txt", 3, None, mtime)]
 
 
 def test_what_is_hidden_is_left_out(root: Path) -> None:
@@ -43,7 +43,7 @@ def test_what_is_hidden_is_left_out(root: Path) -> None:
     (root / ".git" / "x.txt").write_bytes(b"x")
     (root / ".lock").symlink_to("/nowhere")
 
-    tree = walk(root, fingerprints=False)
+    tree = walk(root)
 
     assert ([file.name for file in tree.files], tree.troubles) == (["sub/a.txt"], [])
 
@@ -52,7 +52,7 @@ def test_links_inside_the_folder_are_followed(root: Path) -> None:
     """To a file; size and time are its own."""
     (root / "b.txt").symlink_to("sub/a.txt")
 
-    tree = walk(root, fingerprints=False)
+    tree = walk(root)
 
     assert {file.name: file.bytes for file in tree.files} == {"b.txt": 3, "sub/a.txt": 3}
     assert tree.troubles == []
@@ -68,7 +68,7 @@ def test_links_out_of_the_folder_are_told(root: Path, tmp_path: Path) -> None:
     (root / "d.txt").symlink_to("nowhere")
     (root / "e").symlink_to("sub")
 
-    tree = walk(root, fingerprints=False)
+    tree = walk(root)
 
     assert told(tree) == {
         "b.txt": f"a link out of the source, to {tmp_path / 'secret.txt'}",
@@ -87,7 +87,7 @@ def test_links_into_a_dvc_cache_are_followed(root: Path, tmp_path: Path) -> None
     cached.write_bytes(b"abc")
     (root / "b.txt").symlink_to(cached)
 
-    tree = walk(root, fingerprints=False)
+    tree = walk(root)
 
     assert (sorted(file.name for file in tree.files), tree.troubles) == (["b.txt", "sub/a.txt"], [])
 
@@ -97,7 +97,7 @@ def test_a_folder_that_is_a_link_itself_is_a_source(root: Path, tmp_path: Path) 
     (root / "b.txt").symlink_to("sub/a.txt")
     (tmp_path / "link").symlink_to(root)
 
-    tree = walk(tmp_path / "link", fingerprints=False)
+    tree = walk(tmp_path / "link")
 
     assert (sorted(file.name for file in tree.files), tree.troubles) == (["b.txt", "sub/a.txt"], [])
 
@@ -109,7 +109,7 @@ def test_sockets_and_pipes_are_told(root: Path, monkeypatch: pytest.MonkeyPatch)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("s.txt")
 
-        tree = walk(root, fingerprints=True)
+        tree = with_fingerprints(root, walk(root))
 
     assert told(tree) == {"p.txt": "a pipe, not a file", "s.txt": "a socket, not a file"}
 
@@ -122,7 +122,7 @@ def test_what_may_not_be_read_is_told(root: Path, monkeypatch: pytest.MonkeyPatc
     # the tests' user may be root, whom no mode keeps out
     monkeypatch.setattr(os, "access", lambda path, mode: path != closed and real(path, mode))
 
-    tree = walk(root, fingerprints=False)
+    tree = walk(root)
 
     assert told(tree) == {"sub/a.txt": "may not be read"}
 
@@ -133,7 +133,7 @@ def test_a_trouble_says_of_which_file_it_is(root: Path) -> None:
     (root / name).symlink_to("nowhere")
     (root / "cat.d").symlink_to("sub")
 
-    tree = walk(root, fingerprints=False)
+    tree = walk(root)
 
     assert {trouble.where: trouble.file for trouble in tree.troubles} == {"caf\\udce9.txt": name, "cat.d": None}
 
@@ -151,7 +151,7 @@ def test_a_folder_that_may_not_be_listed_can_be_shown(root: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "scandir", scandir)  # the tests' user may be root, whom no mode keeps out
 
-    (trouble,) = walk(root, fingerprints=False).troubles
+    (trouble,) = walk(root).troubles
 
     assert (trouble.where, trouble.file) == ("caf\\udce9.d", None)
 
@@ -159,7 +159,7 @@ def test_a_folder_that_may_not_be_listed_can_be_shown(root: Path, monkeypatch: p
 def test_nothing_there_is_not_found(tmp_path: Path) -> None:
     """Named by its path."""
     with pytest.raises(NotFound, match="nowhere is not there"):
-        walk(tmp_path / "nowhere", fingerprints=False)
+        walk(tmp_path / "nowhere")
 
 
 def test_a_source_behind_a_closed_door_is_not_allowed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_source_behind_a_closed_door_is_not_allowed(root: Path, monkeypatch: p
     monkeypatch.setattr(os, "stat", stat)
 
     with pytest.raises(NotAllowed, match="raw: Permission denied"):
-        walk(root, fingerprints=False)
+        walk(root)
 
 
 def test_a_pipe_by_itself_is_said_to_be_there(tmp_path: Path) -> None:
@@ -183,4 +183,4 @@ def test_a_pipe_by_itself_is_said_to_be_there(tmp_path: Path) -> None:
 
     for path in (tmp_path / "fifo.jsonl", Path("/dev/null")):
         with pytest.raises(InputError, match="is neither a file nor a folder"):
-            walk(path, fingerprints=True)
+            with_fingerprints(path, walk(path))

@@ -25,7 +25,7 @@ def zstd(data: bytes) -> bytes:
 
 def listed(root: Path, name: str) -> SourceFile:
     """A file as a listing finds it."""
-    return next(file for file in walk(root, fingerprints=False).files if file.name == name)
+    return next(file for file in walk(root).files if file.name == name)
 
 
 PACKERS = {"x.jsonl.gz": gzip.compress, "x.jsonl.zst": zstd}
