@@ -23,6 +23,7 @@ from datakit.data.index import Index, index_name
 from datakit.data.keys import check_key, check_part
 from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import BLOCK_BYTES, LINE_PART, Row, header
+from datakit.data.stems import escaped
 from datakit.errors import InputError, IntegrityError, printable
 from datakit.events import Caution
 from datakit.source.folders import list_files
@@ -39,6 +40,11 @@ from datakit.source.vouching import BRING, NamedIn, difference, index_at, reader
 from datakit.storage import disk
 
 _FETCH_BOTH = "Fetch both again; or, to pack each bundle as one sample, move the index away"
+
+_RENAME = (
+    "Write what a key may not hold as %XX (--escape percent), or rename it in its tar and index that again "
+    "(datakit reindex FOLDER)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def list_tar(task: TarTask) -> Piece:
         holder = holder._replace(source_ns=task.source.changed_ns or 0)
         beside = _look_beside(task, holder)
         if beside.index is not None:
-            return _indexed(_vouched(holder, task), beside)
+            return _indexed(_vouched(holder, task), beside, task.naming)
         if beside.why is not None and beside.bundled:
             problem = f"only an index tells its bundled lines apart, and {beside.why}"
             return _left_out(holder, Trouble(holder.name, problem, hint=BRING if task.bundled else _FETCH_BOTH))
@@ -178,7 +184,7 @@ def _left_out(holder: Holder, trouble: Trouble) -> Piece:
     return Piece(holder, empty, (), none.astype(np.int32), none, none, digests, none, troubles=(trouble,))
 
 
-def _indexed(holder: Holder, beside: _Beside) -> Piece:
+def _indexed(holder: Holder, beside: _Beside, naming: Naming) -> Piece:
     assert beside.index is not None
     kinds: dict[tuple[str, ...], int] = {}
     keys, kind_of, offsets, sizes, digests, numbers = [], [], [], [], bytearray(), []
@@ -186,10 +192,11 @@ def _indexed(holder: Holder, beside: _Beside) -> Piece:
     for number, row in enumerate(beside.index.rows(), start=1):
         if "./" in row.key:
             row = replace(row, key="/".join(_steps(row.key)))
+        if naming.escape == "percent" and naming.problem(row.key):  # a key of ours may have been escaped before
+            row = replace(row, key=escaped(row.key))
         names = tuple(sorted(row.parts))
         if (broken := _no_name(row, names)) is not None:
-            said = "Rename it in its tar and index that again (datakit reindex FOLDER), or move index and manifest away"
-            troubles.append(Trouble(f"{holder.name}:{number}", broken, key=row.key, hint=said))
+            troubles.append(Trouble(f"{holder.name}:{number}", broken, key=row.key, hint=_RENAME))
             continue
         if (bare := next((name for name in names if not row.parts[name].size), None)) is not None:
             said = f"part {bare} of sample {row.key} is empty"

@@ -536,3 +536,17 @@ def test_a_folder_in_the_place_of_an_index_is_no_index(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"apart, and .*\.tar has no index beside it, which its manifest names"):
         pack(tmp_path / "one", tmp_path / "ds")
+
+
+def test_keys_of_an_index_are_escaped_where_they_cannot_stand(tmp_path: Path) -> None:
+    """As without an index; a key that can stand is the one that it was, though it looks escaped."""
+    tar(tmp_path / "raw" / "x.tar", {"a\nb.txt": b"1", "c//d.txt": b"2", "e%2Ef.txt": b"3"})
+    settings = PackSettings(escape="percent")
+    pack(tmp_path / "raw", tmp_path / "plain", settings=settings)
+    reindex(tmp_path / "raw")
+
+    pack(tmp_path / "raw", tmp_path / "indexed", settings=settings)
+
+    plain, ours = by_key(tmp_path / "plain"), by_key(tmp_path / "indexed")
+    assert set(plain) == {"a%0Ab", "c%2F%2Fd", "e%252Ef"}
+    assert ours == {**{key: plain[key] for key in ("a%0Ab", "c%2F%2Fd")}, "e%2Ef": plain["e%252Ef"]}
