@@ -69,6 +69,7 @@ ORDER = [
     "source/troubles",
     "source/originals",
     "source/reports",
+    "source/columns",
     "source/records",
     "source/clashes",
     "source/naming",

@@ -5,8 +5,10 @@ What is derived is told with its reason: the shard size, and what the next chang
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +22,10 @@ from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes,
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.parent import open_parent
-from datakit.pack.planning import Plan, plan, sample_bytes
+from datakit.pack.planning import Plan, Sizes, plan
 from datakit.pack.prices import TABLE, price_at
 from datakit.pack.twins import Reading, known_digests, report, without_twins
+from datakit.source.columns import Spill
 from datakit.source.fetching import Fetched
 from datakit.source.lines import Lines
 from datakit.source.records import Records
@@ -84,6 +87,7 @@ def choose(
 
     Raises:
         InputError: A split gets no record, or what another one has.
+        NoSpace: The spool's disk is full.
         NotFound, UsageError: A parent is not there, or is of another dataset; bundles of what is not lines.
     """
     if settings.bundle is not None and set(records.part_counts) != {LINE_PART}:
@@ -99,10 +103,8 @@ def choose(
         on_event(Note(f"left out {its} an earlier one"))
     if settings.dedupe == "drop" and not isinstance(records, Lines):
         chosen, num_twins = _without_twins(records, local, crew, on_event)
-    sizes = sample_bytes(records, settings.bundle)
-    total = int((sizes if chosen is None else sizes[chosen]).sum())
-    del sizes
-    size = _size(total, settings, src, stores)
+    sizes = Sizes.of(records, settings.bundle, spill=local.spill)
+    size = _size(sizes.total(chosen), settings, src, stores)
     resolved = replace(settings, shard_size=size.bytes)
     _tell_of_bundles(settings, on_event)
     if settings.shard_size == AUTO:
@@ -113,13 +115,21 @@ def choose(
         assert parent is not None
         return open_parent(parent, split=split, dataset=dataset, stores=stores)
 
-    planned = plan(records, chosen=chosen, dest=dest, settings=resolved, parent=opened if parent is not None else None)
+    planned = plan(
+        records,
+        sizes=sizes,
+        chosen=chosen,
+        dest=dest,
+        settings=resolved,
+        spill=local.spill,
+        parent=opened if parent is not None else None,
+    )
     shards = [(len(shard.at), shard.shard_bytes) for split in planned.splits for shard in split.shards]
     if (small := small_shards(len(shards), sum(size for _, size in shards))) is not None:
         on_event(Caution(small, hint=f"Larger ones suit stores and loaders: --shard-size {DEFAULT_SIZE}"))
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
     requests = sum(split.parent.requests for split in planned.splits if split.parent is not None)
-    if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned)) is not None:
+    if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned, local.spill)):
         on_event(said)
     counts = records.part_counts if chosen is None else records.parts_of(chosen)
     return Choice(resolved, planned, size, changes, requests, num_twins, counts)
@@ -144,13 +154,19 @@ def _without_twins(
     return chosen, count
 
 
-def _known_twins(records: Records, planned: Plan) -> Caution | None:
+def _known_twins(records: Records, planned: Plan, spill: Spill) -> Caution | None:
     """Twins of records whose digests are known, and their leaks."""
-    positions = np.concatenate([shard.positions for split in planned.splits for shard in split.shards])
+    shards = [shard for split in planned.splits for shard in split.shards]
+    firsts = [0, *accumulate(len(shard.at) for shard in shards)]
+
+    def key_at(position: int) -> str:
+        number = bisect_right(firsts, position) - 1
+        return records.keys[int(shards[number].at[position - firsts[number]])]
+
     return report(
-        known_digests(records, positions),
+        known_digests(records, (shard.positions for shard in shards), spill=spill),
         [(split.split, split.samples) for split in planned.splits],
-        lambda position: records.keys[int(positions[position])],
+        key_at,
     )
 
 

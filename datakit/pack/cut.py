@@ -19,7 +19,7 @@ after the one before changed 1.6 %, and up to a sixth of the dataset where two c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -29,6 +29,8 @@ from datakit.units import parse_bytes
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from datakit.source.columns import Spill
 
 ALGORITHM = 1
 """Number of the rules in this file; another number means other shards from the same records."""
@@ -207,7 +209,8 @@ def cut(
     sizes: npt.NDArray[np.integer[Any]],
     target_bytes: int,
     layout: Layout,
-) -> list[npt.NDArray[np.int64]]:
+    spill: Spill | None = None,
+) -> Iterator[npt.NDArray[np.int64]]:
     """Deal samples to shards.
 
     Args:
@@ -215,21 +218,25 @@ def cut(
         sizes: Bytes that each takes in a shard.
         target_bytes: Aim for a shard's size.
         layout: The rule.
+        spill: Where a column goes that is long; None keeps it in memory.
 
     Returns:
         For each shard, in order, the positions of its samples, in their order in the shard. None is empty.
+
+    Raises:
+        NoSpace: The spool's disk is full.
     """
     import numpy as np
 
-    ends = np.cumsum(sizes, dtype=np.int64)
+    ends = _ends(sizes, spill)
     if layout == "sequential":
-        return [np.arange(start, stop) for start, stop in _fill(ends, target_bytes)]
+        yield from (np.arange(start, stop) for start, stop in _fill(ends, target_bytes))
+        return
     groups = [(0, len(ends))] if layout == "shuffle" else _groups(hashes, ends, REACH_TENTHS * target_bytes // 10)
-    return [
-        shard
-        for start, stop in groups
-        for shard in _deal(hashes, start, stop, int(sizes[start:stop].sum()), target_bytes)
-    ]
+    for start, stop in groups:
+        if start < stop:
+            group_bytes = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
+            yield from _deal(hashes, slice(start, stop), group_bytes, target_bytes)
 
 
 def stick(
@@ -241,7 +248,8 @@ def stick(
     sizes: npt.NDArray[np.integer[Any]],
     target_bytes: int,
     layout: Layout,
-) -> list[npt.NDArray[np.int64]]:
+    spill: Spill | None = None,
+) -> Iterator[npt.NDArray[np.int64]]:
     """Deal samples to shards, each to the one that a parent has it in, new ones to shards of their own.
 
     A shard of the parent keeps its living samples in their order. One that is less than half full dissolves: where it
@@ -256,9 +264,13 @@ def stick(
         sizes: Bytes that each takes in a shard.
         target_bytes: Aim for a shard's size.
         layout: The rule for what is dealt anew.
+        spill: Where a column goes that is long; None keeps it in memory.
 
     Returns:
         As `cut`: the parent's shards, in their order, then the new ones.
+
+    Raises:
+        NoSpace: The spool's disk is full.
     """
     import numpy as np
 
@@ -274,25 +286,39 @@ def stick(
     # by shard, then by place in it
     order = stay[np.lexsort((ranks[stay], homes[stay]))]
     bounds = np.flatnonzero(np.diff(homes[order])) + 1
-    kept = [piece for piece in np.split(order, bounds) if len(piece)]
+    yield from (piece for piece in np.split(order, bounds) if len(piece))
     rest = np.flatnonzero(loose)
-    dealt = cut(hashes[rest], sizes=sizes[rest], target_bytes=target_bytes, layout=layout)
-    return [*kept, *(rest[shard] for shard in dealt)]
+    dealt = cut(hashes[rest], sizes=sizes[rest], target_bytes=target_bytes, layout=layout, spill=spill)
+    yield from (rest[shard] for shard in dealt)
 
 
-def _fill(ends: npt.NDArray[np.int64], target_bytes: int) -> list[tuple[int, int]]:
-    shards, start, base = [], 0, 0
+def _ends(sizes: npt.NDArray[np.integer[Any]], spill: Spill | None) -> npt.NDArray[np.int64]:
+    """Bytes of each sample and all before it."""
+    import numpy as np
+
+    from datakit.source.columns import IN_MEMORY, stretches
+
+    ends, total = (spill or IN_MEMORY).column(np.int64), 0
+    for some in stretches(len(sizes), sizes):
+        ends.append(piece := total + np.cumsum(sizes[some], dtype=np.int64))
+        total = int(piece[-1])
+    return ends.done()
+
+
+def _fill(ends: npt.NDArray[np.int64], target_bytes: int) -> Iterator[tuple[int, int]]:
+    start = base = 0
     while start < len(ends):
         # at least one sample, then as many as fit
         stop = max(start + 1, int(ends.searchsorted(base + target_bytes, "right")))
-        shards.append((start, stop))
+        yield start, stop
         start, base = stop, int(ends[stop - 1])
-    return shards
 
 
-def _groups(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], reach_bytes: int) -> list[tuple[int, int]]:
+def _groups(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], reach_bytes: int) -> Iterator[tuple[int, int]]:
     """Runs of samples, each ended by a local minimum of the hash that has the whole reach to both sides of it."""
-    groups, start, total = [], 0, int(ends[-1]) if len(ends) else 0
+    from datakit.source.columns import let_go
+
+    start, total = 0, int(ends[-1]) if len(ends) else 0
     candidate = _smallest(hashes, 0, int(ends.searchsorted(reach_bytes, "right")))
     while candidate is not None and (here := int(ends[candidate])) + reach_bytes <= total:
         beyond = int(ends.searchsorted(here + reach_bytes, "right"))
@@ -302,12 +328,14 @@ def _groups(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], reach_b
             continue
         first = int(ends.searchsorted(here - reach_bytes, "left"))
         if here >= reach_bytes and (first == candidate or hashes[first:candidate].min() > hashes[candidate]):
-            groups.append((start, candidate + 1))
+            yield start, candidate + 1
             start = candidate + 1
         # nothing within reach of the candidate can be a minimum: go on behind it
         behind = max(beyond + 1, int(ends.searchsorted(here + 2 * reach_bytes, "right")))
         candidate = _smallest(hashes, beyond, behind)
-    return [*groups, (start, len(ends))] if start < len(ends) else groups
+        let_go(hashes, ends)
+    if start < len(ends):
+        yield start, len(ends)
 
 
 def _smallest(hashes: npt.NDArray[np.uint64], start: int, stop: int) -> int | None:
@@ -317,15 +345,20 @@ def _smallest(hashes: npt.NDArray[np.uint64], start: int, stop: int) -> int | No
 
 
 def _deal(
-    hashes: npt.NDArray[np.uint64], start: int, stop: int, group_bytes: int, target_bytes: int
-) -> list[npt.NDArray[np.int64]]:
+    hashes: npt.NDArray[np.uint64], rows: slice, group_bytes: int, target_bytes: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The shards of a group, each a range of the hash; as many at a time as can be sorted together."""
     import numpy as np
 
-    if start == stop:
-        return []
+    from datakit.source.columns import SORTED, picked, within
+
     num_shards = max(1, (2 * group_bytes + target_bytes) // (2 * target_bytes))
-    order = start + np.argsort(hashes[start:stop], kind="stable").astype(np.int64)
-    # shard j takes hashes from ceil(j * 2**64 / n), exactly, in Python's integers
-    bounds = np.array([-(-j * 2**64 // num_shards) for j in range(1, num_shards)], np.uint64)
-    pieces = np.split(order, hashes[order].searchsorted(bounds, "left"))
-    return [piece for piece in pieces if len(piece)]
+    together = max(1, num_shards * SORTED // (rows.stop - rows.start))
+    for first in range(0, num_shards, together):
+        # shard j takes hashes from ceil(j * 2**64 / n), exactly, in Python's integers
+        bounds = [-(-j * 2**64 // num_shards) for j in range(first, min(first + together, num_shards) + 1)]
+        its = within(hashes, bounds[0], bounds[-1] - 1, rows=rows)
+        numbers = picked(hashes, its)
+        order = np.argsort(numbers, kind="stable")
+        pieces = np.split(its[order], numbers[order].searchsorted(np.array(bounds[1:-1], np.uint64), "left"))
+        yield from (piece for piece in pieces if len(piece))

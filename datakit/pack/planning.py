@@ -2,17 +2,19 @@
 
 A plan is a value: a dry run prints it, workers execute it, machines that share the work compare it, and it knows to the
 byte how large every shard will be. It depends on the records' keys, sizes, signatures and order and on the settings,
-and on nothing else. A planned shard is positions in the table of records, four bytes a sample; what a worker needs is
-taken from the table when its turn comes.
+and on nothing else. A planned shard is positions in the table of records, a stretch of a column of them, four bytes a
+sample; what a worker needs is taken from the table when its turn comes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ from datakit.errors import InputError
 from datakit.pack.cut import PackSettings, check_name, cut, stick
 from datakit.pack.parent import Homes, Parent, find_homes
 from datakit.pack.receipts import task_of
+from datakit.source.columns import Spill, picked, stretches, subset
 from datakit.source.records import Records
 from datakit.storage.view import View
 from datakit.units import format_number_of
@@ -53,7 +56,7 @@ class PlannedShard:
     @property
     def positions(self) -> npt.NDArray[np.int64]:
         """Positions of its records in the table, in order."""
-        return self.at.astype(np.int64)
+        return picked(self.at, slice(None)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,58 +101,100 @@ class Plan:
         return sum(split.samples for split in self.splits)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """Bytes of records, in columns.
+
+    Attributes:
+        payload: Of the parts of each.
+        taken: That each takes in a shard; about, where lines share a member, since a cut needs each by itself.
+    """
+
+    payload: npt.NDArray[np.int64]
+    taken: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, records: Records, bundle: int | None, *, spill: Spill) -> Self:
+        """Those of a table, in bundles of so many lines or without.
+
+        Raises:
+            NoSpace: The spool's disk is full.
+        """
+        payload, taken = spill.column(np.int64), spill.column(np.int64)
+        for some in stretches(len(records.keys)):
+            payload.append(its := records.part_bytes(some))
+            taken.append(records.shard_bytes(some) if bundle is None else its + 1 + -(-BLOCK_BYTES // bundle))
+        return cls(payload.done(), taken.done())
+
+    def total(self, chosen: npt.NDArray[np.int64] | None) -> int:
+        """Bytes that some records take in shards, or all."""
+        if chosen is None:
+            return sum(int(self.taken[some].sum()) for some in stretches(len(self.taken), self.taken))
+        return sum(int(picked(self.taken, chosen[some]).sum()) for some in stretches(len(chosen), chosen))
+
+
 def plan(
     records: Records,
     *,
+    sizes: Sizes,
     chosen: npt.NDArray[np.int64] | None,
     dest: Path,
     settings: PackSettings,
+    spill: Spill,
     parent: Callable[[str | None, str], View] | None = None,
 ) -> Plan:
     """Which records go into which shard of which split.
 
     Args:
         records: The table.
+        sizes: Their bytes.
         chosen: Positions of the records to pack, rising; None for all.
         dest: Directory of the dataset, or with splits of all of them.
         settings: How to pack, the shard's size a number.
+        spill: Where columns go that are long.
         parent: Opens the parent of a split, by the split and the dataset's name.
 
     Raises:
         InputError: A split gets no record.
+        NoSpace: The spool's disk is full.
         NotFound, UsageError: A parent is not there, or is of another dataset.
     """
     name = settings.name if settings.name is not None else dest.name
     check_name(name)
     splits: list[tuple[str | None, Path, str, npt.NDArray[np.int64] | None]] = [(None, dest, name, chosen)]
     if settings.splits:
-        its = split_positions(records, np.arange(len(records.keys)) if chosen is None else chosen, settings)
+        its = split_positions(records, chosen, settings, spill=spill)
         splits = [(split, dest / split, f"{name}-{split}", positions) for split, positions in its.items()]
     planned = []
     for split, path, dataset, positions in splits:
         kept_by, homes = (None, None) if parent is None else find_homes(parent(split, dataset), records, positions)
-        shards = tuple(_plan_shards(records, positions, dataset, settings, homes))
+        dealt = _deal(records, sizes, positions, settings, homes, spill)
+        shards = tuple(_plan_shards(records, sizes, dealt, dataset, settings, spill))
         planned.append(PlannedSplit(split, path, dataset, shards, kept_by))
     return Plan(tuple(planned), _digest(planned, settings))
 
 
 def split_positions(
-    records: Records, chosen: npt.NDArray[np.int64], settings: PackSettings
+    records: Records, chosen: npt.NDArray[np.int64] | None, settings: PackSettings, *, spill: Spill
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Deal records to splits by their keys.
 
     Raises:
         InputError: A split gets none.
+        NoSpace: The spool's disk is full.
     """
     numbers = {split: number for number, split in enumerate(settings.splits)}
-    dealt = np.empty(len(chosen), np.int32)
-    for start in range(0, len(chosen), _CHUNK):
-        keys = records.keys.take(chosen[start : start + _CHUNK])
-        dealt[start : start + len(keys)] = [numbers[split_of(key, settings.splits)] for key in keys]
-    its = {split: chosen[dealt == number] for split, number in numbers.items()}
+    columns = {split: spill.column(np.int64) for split in settings.splits}
+    count = len(records.keys) if chosen is None else len(chosen)
+    for some in stretches(count, rows=_CHUNK):
+        positions = np.arange(some.start, some.stop) if chosen is None else picked(chosen, some)
+        dealt = np.array([numbers[split_of(key, settings.splits)] for key in records.keys.take(positions)])
+        for split, number in numbers.items():
+            columns[split].append(positions[dealt == number])
+    its = {split: column.done() for split, column in columns.items()}
     if bare := [split for split, positions in its.items() if not len(positions)]:
         raise InputError(
-            f"split {bare[0]} gets none of {format_number_of(len(chosen), 'record')}",
+            f"split {bare[0]} gets none of {format_number_of(count, 'record')}",
             hint=f"Give it a larger weight than {settings.splits[bare[0]]}, or leave it out",
             subject=bare[0],
         )
@@ -158,79 +203,69 @@ def split_positions(
 
 def _plan_shards(
     records: Records,
-    chosen: npt.NDArray[np.int64] | None,
+    sizes: Sizes,
+    dealt: Iterable[npt.NDArray[np.int64]],
     dataset: str,
     settings: PackSettings,
-    homes: Homes | None,
+    spill: Spill,
 ) -> list[PlannedShard]:
-    narrow: type[np.signedinteger[Any]] = np.int32 if len(records.keys) <= np.iinfo(np.int32).max else np.int64
-    shards: list[npt.NDArray[np.signedinteger[Any]]] = [
-        shard.astype(narrow) for shard in _deal(records, chosen, settings, homes)
-    ]
-    sizes = sample_bytes(records, settings.bundle)
-    totals = [int(sizes[at].sum()) + len(END) for at in shards]
-    del sizes
-    payload = records.part_bytes
-    planned = []
-    for at, total in zip(shards, totals, strict=True):
-        lines, positions = payload[at], at.astype(np.int64)
-        versions = records.versions(positions)
+    at = spill.column(np.int32 if len(records.keys) <= np.iinfo(np.int32).max else np.int64)
+    ends, planned = [0], []
+    for positions in dealt:
+        at.append(positions)
+        ends.append(ends[-1] + len(positions))
+        payload, versions = picked(sizes.payload, positions), records.versions(positions)
+        total = int(picked(sizes.taken, positions).sum()) + len(END)
         planned.append(
-            PlannedShard(
-                at=at,
+            partial(
+                PlannedShard,
                 task=task_of(
                     dataset=dataset,
                     bundle=settings.bundle,
                     pieces=_pieces(records, positions),
                 ),
                 versions=hashlib.sha256(versions).hexdigest() if versions else "",
-                payload_bytes=int(lines.sum()),
-                shard_bytes=total if settings.bundle is None else bundle_bytes(lines, settings.bundle),
+                payload_bytes=int(payload.sum()),
+                shard_bytes=total if settings.bundle is None else bundle_bytes(payload, settings.bundle),
             )
         )
-    return planned
+    column = at.done()
+    return [shard(at=column[start:stop]) for shard, (start, stop) in zip(planned, pairwise(ends), strict=True)]
 
 
 def _deal(
-    records: Records, chosen: npt.NDArray[np.int64] | None, settings: PackSettings, homes: Homes | None
-) -> list[npt.NDArray[np.int64]]:
-    """The positions of each shard; columns are copied where they must be, and let go of here."""
-    hashes, sizes = records.keys.hashes(), sample_bytes(records, settings.bundle)
+    records: Records,
+    sizes: Sizes,
+    chosen: npt.NDArray[np.int64] | None,
+    settings: PackSettings,
+    homes: Homes | None,
+    spill: Spill,
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The positions of each shard."""
+    hashes, taken = records.keys.hashes(), sizes.taken
     if chosen is not None:
-        hashes, sizes = hashes[chosen], sizes[chosen]
+        hashes, taken = (subset(column, chosen, spill=spill) for column in (hashes, taken))
     target_bytes = settings.shard_bytes
     if homes is None:
-        shards = cut(hashes, sizes=sizes, target_bytes=target_bytes, layout=settings.layout)
+        shards = cut(hashes, sizes=taken, target_bytes=target_bytes, layout=settings.layout, spill=spill)
     else:
         shards = stick(
             homes.homes,
             ranks=homes.ranks,
             lost=homes.lost,
             hashes=hashes,
-            sizes=sizes,
+            sizes=taken,
             target_bytes=target_bytes,
             layout=settings.layout,
+            spill=spill,
         )
-    return shards if chosen is None else [chosen[shard] for shard in shards]
+    return shards if chosen is None else (picked(chosen, shard) for shard in shards)
 
 
 def _pieces(records: Records, positions: npt.NDArray[np.int64]) -> Iterator[tuple[list[str], list[bytes]]]:
     for start in range(0, len(positions), _CHUNK):
         some = positions[start : start + _CHUNK]
         yield records.keys.take(some), records.signatures(some)
-
-
-def sample_bytes(records: Records, bundle: int | None) -> npt.NDArray[np.integer[Any]]:
-    """Bytes that each record takes in a shard; about, where lines share a member, since a cut needs each by itself.
-
-    Four bytes a record, eight where one takes 4 GiB or more.
-    """
-    if bundle is None:
-        sizes = records.shard_bytes
-    else:
-        sizes = records.part_bytes
-        sizes += 1 + -(-BLOCK_BYTES // bundle)
-    return sizes.astype(np.uint32) if sizes.max(initial=0) < 2**32 else sizes
 
 
 def _digest(splits: Sequence[PlannedSplit], settings: PackSettings) -> str:

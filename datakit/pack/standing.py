@@ -27,13 +27,14 @@ from datakit.events import Caution, OnEvent
 from datakit.pack.planning import PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt, task_of
 from datakit.pack.writing import BuiltShard, Totals
+from datakit.source.columns import STRETCH, stretches
 from datakit.source.records import KeyColumn
 from datakit.storage.commit import check_place, manifest_at
 from datakit.storage.disk import map_file
 from datakit.units import format_number_of
 
 _LOOKED_AT = 4096
-"""Keys of an index that are looked for at once: of an older version of the same dataset nearly all are found."""
+"""Keys of an index that are looked for at first, then ever more: of an older version of it nearly all are found."""
 
 
 def standing_shards(previous: Manifest | None, final: Path, *, on_event: OnEvent) -> dict[str, BuiltShard]:
@@ -235,18 +236,19 @@ def share_a_key(standing: Sequence[tuple[Path, Manifest]], hashes: npt.NDArray[n
         standing: Directory and manifest of each.
         hashes: `key_hash` of each key, at least one.
     """
-    known = np.sort(hashes)
+    num_looked_at = _LOOKED_AT
     for path, manifest in standing:
         for shard in manifest.contents.shards:
             try:
                 index = Index.from_buffer(map_file(path / shard.index_name))
             except DatakitError:
                 return True
-            for start in range(0, len(index), _LOOKED_AT):
-                some = np.array([key_hash(key) for key in index.keys(start, start + _LOOKED_AT)], np.uint64)
-                at = np.minimum(known.searchsorted(some), len(known) - 1)
-                if (known[at] == some).any():
+            start = 0
+            while start < len(index):
+                some = np.array([key_hash(key) for key in index.keys(start, start + num_looked_at)], np.uint64)
+                if any(np.isin(some, hashes[its]).any() for its in stretches(len(hashes), hashes)):
                     return True
+                start, num_looked_at = start + num_looked_at, min(2 * num_looked_at, STRETCH)
     return False
 
 

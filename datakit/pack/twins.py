@@ -13,7 +13,7 @@ found by those (`lines`) and do not come here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from datakit.data.shard import sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution
 from datakit.pack.engines import Crew
+from datakit.source.columns import Spill, kept, picked, repeated
 from datakit.source.fetching import Fetched, release, spool_of
 from datakit.source.records import Batch, Records
 from datakit.source.troubles import LISTED
@@ -38,6 +39,8 @@ _SHOWN = 3
 
 Digests = npt.NDArray[np.uint8]
 
+_NONE = np.zeros(0, np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -51,37 +54,42 @@ def groups_of(digests: Digests) -> list[npt.NDArray[np.int64]]:
     """Positions of equal digests, two or more together, rising, in the order of their first.
 
     Args:
-        digests: A row of 16 bytes for each sample. Memory beside it: 9 bytes a sample.
+        digests: A row of 16 bytes for each sample.
     """
-    heads = digests[:, :8].copy().view(np.uint64).ravel()
-    rising = np.sort(heads)
-    twice = np.unique(rising[1:][rising[1:] == rising[:-1]])
-    del rising
-    if not len(twice):
-        return []
-    suspects = np.flatnonzero(np.isin(heads, twice))
-    of = np.unique(digests[suspects], axis=0, return_inverse=True)[1].ravel()
+    suspects = repeated(digests.view(np.uint64)[:, 0])
+    of = np.unique(picked(digests, suspects), axis=0, return_inverse=True)[1].ravel()
     order = np.argsort(of, kind="stable")
     pieces = np.split(suspects[order], np.flatnonzero(np.diff(of[order])) + 1)
     return sorted((piece for piece in pieces if len(piece) > 1), key=lambda piece: int(piece[0]))
 
 
-def known_digests(records: Records, chosen: npt.NDArray[np.int64]) -> Digests:
-    """The digests of records whose signatures are digests."""
+def known_digests(records: Records, some: Iterable[npt.NDArray[np.int64]], *, spill: Spill) -> Digests:
+    """The digests of records whose signatures are digests.
+
+    Args:
+        records: The table.
+        some: Positions, in any number of pieces.
+        spill: Where the column goes when it is long.
+
+    Raises:
+        NoSpace: The spool's disk is full.
+    """
     assert records.exact
-    table = np.empty((len(chosen), DIGEST_BYTES), np.uint8)
-    for start in range(0, len(chosen), _CHUNK):
-        some = records.signatures(chosen[start : start + _CHUNK])
-        table[start : start + len(some)] = np.frombuffer(b"".join(some), np.uint8).reshape(-1, DIGEST_BYTES)
-    return table
+    column = spill.column(np.uint8, width=DIGEST_BYTES)
+    for positions in some:
+        for start in range(0, len(positions), _CHUNK):
+            column.append(rows(b"".join(records.signatures(positions[start : start + _CHUNK]))))
+    return column.done()
+
+
+def rows(digests: bytes) -> Digests:
+    """Digests that stand one after the other."""
+    return np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def suspects_of(records: Records) -> npt.NDArray[np.int64]:
     """Records of whose size there is another: all others have no twin."""
-    sizes = records.part_bytes
-    rising = np.sort(sizes)
-    twice = np.unique(rising[1:][rising[1:] == rising[:-1]])
-    return np.flatnonzero(np.isin(sizes, twice))
+    return repeated(records.part_bytes(slice(0, len(records.keys))).view(np.uint64))
 
 
 def without_twins(
@@ -97,23 +105,31 @@ def without_twins(
 
     Returns:
         Positions of those that stay; the first ten that are left out, each after the one that stays; their number.
+
+    Raises:
+        NoSpace: The spool's disk is full.
     """
-    suspects = np.arange(len(records.keys)) if records.exact else suspects_of(records)
+    count = len(records.keys)
     if records.exact:
-        digests = known_digests(records, suspects)
+        groups = groups_of(known_digests(records, kept(count, _NONE), spill=local.spill))
     else:
-        on_reading(Reading(len(suspects), int(records.part_bytes[suspects].sum())))
-        digests = _read(records, suspects, local, crew)
-    groups = [suspects[group] for group in groups_of(digests)]
-    left_out = np.sort(np.concatenate([np.zeros(0, np.int64), *(group[1:] for group in groups)]))
+        suspects = suspects_of(records)
+        on_reading(_reading(records, suspects))
+        groups = [suspects[group] for group in groups_of(_read(records, suspects, local, crew))]
+    left_out = np.sort(np.concatenate([_NONE, *(group[1:] for group in groups)]))
     if records.exact and records.versions(left_out):  # nobody reads them again, and an index may be of what they were
-        on_reading(Reading(len(left_out), int(records.part_bytes[left_out].sum())))
+        on_reading(_reading(records, left_out))
         _read(records, left_out, local, crew)
-    stay = np.ones(len(records.keys), np.bool_)
-    stay[left_out] = False
+    stay = local.spill.column(np.int64)
+    for its in kept(count, left_out):
+        stay.append(its)
     pairs = [(int(group[0]), int(twin)) for group in groups for twin in group[1:]][:LISTED]
     names = [(records.keys[first], records.keys[twin]) for first, twin in pairs]
-    return np.flatnonzero(stay), names, len(left_out)
+    return stay.done(), names, len(left_out)
+
+
+def _reading(records: Records, some: npt.NDArray[np.int64]) -> Reading:
+    return Reading(len(some), int(records.part_bytes(slice(0, len(records.keys)))[some].sum()))
 
 
 def digests_of(batch: Batch) -> bytes:
@@ -177,8 +193,8 @@ def _read(records: Records, suspects: npt.NDArray[np.int64], local: Fetched, cre
             spools.append(spool_of(batch))
             yield batch
 
-    found = []
+    found = local.spill.column(np.uint8, width=DIGEST_BYTES)
     for answer in crew.map(digests_of, brought()):
         release(spools.popleft())
-        found.append(answer)
-    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, DIGEST_BYTES)
+        found.append(rows(answer))
+    return found.done()

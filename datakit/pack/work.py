@@ -27,7 +27,7 @@ from datakit.pack.result import PackedDataset
 from datakit.pack.sidecars import write_side_files
 from datakit.pack.standing import Found, reusable
 from datakit.pack.tasks import Job, build_all
-from datakit.pack.twins import DIGEST_BYTES, report
+from datakit.pack.twins import DIGEST_BYTES, report, rows
 from datakit.pack.writing import BuiltShard, describe, name_shards
 from datakit.source.fetching import Fetched
 from datakit.source.records import Records
@@ -186,20 +186,20 @@ class Work:
     def _look_for_twins(self, whole: Sequence[Sequence[Found]]) -> None:
         """Tell which samples hold the same bytes, as the indexes say; raises where they are in two splits."""
         paths = [one.index for its in whole for one in its]
-        digests = np.empty((self.plan.samples, DIGEST_BYTES), np.uint8)
+        column = self.local.spill.column(np.uint8, width=DIGEST_BYTES)
         firsts = [0]
         for path in paths:  # one is open at a time: a folder may become more shards than a process may have files
             its_own = b"".join(_index_at(path).digests())
             firsts.append(firsts[-1] + len(its_own) // DIGEST_BYTES)
-            digests[firsts[-2] : firsts[-1]] = np.frombuffer(its_own, np.uint8).reshape(-1, DIGEST_BYTES)
-        assert firsts[-1] == len(digests)
+            column.append(rows(its_own))
+        assert firsts[-1] == self.plan.samples
 
         def key_at(position: int) -> str:
             number = bisect_right(firsts, position) - 1
             return _index_at(paths[number]).key(position - firsts[number])
 
         splits = [(split.split, split.samples) for split in self.plan.splits]
-        if (said := report(digests, splits, key_at)) is not None:
+        if (said := report(column.done(), splits, key_at)) is not None:
             self.on_event(said)
 
     def _hand_over(self, staging: Staging, split: PlannedSplit, whole: Sequence[Found]) -> list[Receipt]:

@@ -1,8 +1,8 @@
 """clashes: keys that are, or that a file system would take for, one and the same.
 
 The file systems of macOS and Windows merge names that differ only by case or by the way an accent is composed, so an
-unpacked dataset would lose samples there; such keys are refused like equal ones. Equal hashes are looked for first, in
-one sorted column, and confirmed by the keys themselves, so memory is two columns of eight bytes.
+unpacked dataset would lose samples there; such keys are refused like equal ones. Equal hashes are looked for first, and
+confirmed by the keys themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import key_hash
+from datakit.source.columns import IN_MEMORY, Spill, picked, repeated, stretches
 from datakit.source.records import KeyColumn
 from datakit.source.troubles import Raw, Trouble
 
@@ -45,14 +46,17 @@ class Clash:
         return composed if one == other else f"case and {composed}"
 
 
-def clashes(keys: KeyColumn) -> list[Clash]:
-    """The records whose keys clash with an earlier one, in order."""
-    hashes = _folded_hashes(keys)
-    hashes.sort()
-    twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-    if not len(twice):
-        return []
-    suspects = np.flatnonzero(np.isin(_folded_hashes(keys), twice))
+def clashes(keys: KeyColumn, *, spill: Spill = IN_MEMORY) -> list[Clash]:
+    """The records whose keys clash with an earlier one, in order.
+
+    Args:
+        keys: All keys.
+        spill: Where a column goes that is long.
+
+    Raises:
+        NoSpace: The spool's disk is full.
+    """
+    suspects = repeated(_folded_hashes(keys, spill))
     by_key: dict[str, int] = {}
     by_fold: dict[str, tuple[int, str]] = {}
     found = []
@@ -72,13 +76,19 @@ def folded(key: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", key).lower())
 
 
-def _folded_hashes(keys: KeyColumn) -> npt.NDArray[np.uint64]:
+def _folded_hashes(keys: KeyColumn, spill: Spill) -> npt.NDArray[np.uint64]:
     """`key_hash` of each key as it is compared; computed anew only where that is another text."""
-    hashes = keys.hashes().copy()
-    plain = keys.text.isascii() and keys.text.lower() == keys.text
-    for start in range(0, 0 if plain else len(keys), _LOOKED_AT):
-        positions = np.arange(start, min(start + _LOOKED_AT, len(keys)))
-        for position, key in zip(positions.tolist(), keys.take(positions), strict=True):
+    if all(_is_plain(keys.text[some].tobytes()) for some in stretches(len(keys.text), keys.text)):
+        return keys.hashes()
+    hashes = spill.column(np.uint64)
+    for some in stretches(len(keys), rows=_LOOKED_AT):
+        its = picked(keys.hashes(), some)
+        for number, key in enumerate(keys.take(np.arange(some.start, some.stop))):
             if (other := key.lower() if key.isascii() else folded(key)) != key:
-                hashes[position] = key_hash(other)
-    return hashes
+                its[number] = key_hash(other)
+        hashes.append(its)
+    return hashes.done()
+
+
+def _is_plain(text: bytes) -> bool:
+    return text.isascii() and text.lower() == text

@@ -26,6 +26,7 @@ import numpy as np
 from datakit.data.digest import PART_BYTES
 from datakit.errors import InputError, printable
 from datakit.machine import cores
+from datakit.source.columns import Spill
 from datakit.source.files import FileBatch
 from datakit.source.originals import Version, version_of
 from datakit.source.originals import changed as changed_original
@@ -61,7 +62,7 @@ class Fetched:
     Args:
         root: The folder that the source's names lie in, or will.
         lines: For kinds that are read while they are listed, each file in plain form.
-        spool: Where more may be laid down.
+        spool: Where more may be laid down, columns too.
         remote: What brings files, where they are in a store and come batch by batch.
         versions: Of local files that records are read from, or copies of them, the version that was listed, by path.
     """
@@ -79,6 +80,7 @@ class Fetched:
         self._versions = versions or {}
         self.lines = tuple(lines)
         self.spool = spool
+        self.spill = Spill(spool)
         self._remote = remote
 
     def check(self) -> None:

@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from datakit.data.shard import BLOCK_BYTES, Sample
 from datakit.events import Caution, Note
+from datakit.source.columns import Positions, picked, tally
 from datakit.source.naming import Naming
 from datakit.source.originals import changed, read_original
-from datakit.source.records import KeyColumn, Positions
+from datakit.source.records import KeyColumn
 from datakit.source.troubles import Trouble
 
 
@@ -65,15 +66,14 @@ class Files:
     listed_bytes: int = 0
     exact: bool = field(default=False, init=False)
 
-    @property
-    def part_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of all parts of each."""
-        return sums(self.sizes, self.firsts)
+    def part_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each of some."""
+        return sums(*parts_between(self.sizes, self.firsts, some))
 
-    @property
-    def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes that each takes in a shard."""
-        return sums(in_a_shard(self.sizes), self.firsts)
+    def shard_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes that each of some takes in a shard."""
+        sizes, firsts = parts_between(self.sizes, self.firsts, some)
+        return sums(in_a_shard(sizes), firsts)
 
     @property
     def part_counts(self) -> Mapping[str, int]:
@@ -199,6 +199,20 @@ class FileBatch:
         return zip(keys, (self.kinds[kind] for kind in self.kind_of.tolist()), strict=True)
 
 
+def parts_between(
+    sizes: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], some: slice
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The sizes of the parts of some records, which are next to each other, and the places of their first parts there.
+
+    Args:
+        sizes: Bytes of each part of all.
+        firsts: Place of each record's first part; one more than there are records.
+        some: Which.
+    """
+    its = picked(firsts, slice(some.start, some.stop + 1))
+    return picked(sizes, slice(int(its[0]), int(its[-1]))), its - its[0]
+
+
 def sums(values: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Sums of the values between neighbouring places."""
     return np.add.reduceat(values, firsts[:-1]) if len(values) else np.zeros(0, np.int64)
@@ -217,6 +231,6 @@ def counts(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32]) -> di
         kind_of: Which of them each record has.
     """
     found: Counter[str] = Counter()
-    for parts, count in zip(kinds, np.bincount(kind_of, minlength=len(kinds)).tolist(), strict=True):
+    for parts, count in zip(kinds, tally(kind_of, len(kinds)).tolist(), strict=True):
         found.update(dict.fromkeys(parts, count))
     return {part: count for part, count in sorted(found.items()) if count}

@@ -17,10 +17,11 @@ import numpy as np
 
 from datakit.errors import printable
 from datakit.source.clashes import Clash, clashes
+from datakit.source.columns import IN_MEMORY
 from datakit.source.files import Files, Kind
 from datakit.source.grouping import RENAME, FoundFile, Group, Stretch, keyed, list_stretch, raws_of
 from datakit.source.naming import Naming
-from datakit.source.records import KeyColumn, Run, crowded, here, lacking
+from datakit.source.records import KeyColumn, Keys, Run, crowded, here, lacking
 from datakit.source.trees import Folder
 from datakit.source.troubles import Trouble
 
@@ -169,15 +170,14 @@ def _joined(groups: Sequence[Group], root: str, *, naming: Naming, timed: bool) 
     whole = [nothing, *groups]
     kind_of = np.concatenate([nothing.kind_of, *(its[n][group.kind_of] for n, group in enumerate(groups))])
     num_parts = np.array([len(kind.parts) for kind in kinds], np.int64)[kind_of]
+    all_keys = Keys(IN_MEMORY)
+    for group in groups:
+        all_keys.append(group.keys)
     table = Files(
         root=root,
         naming=naming,
         timed=timed,
-        keys=KeyColumn.joined(
-            b"".join(group.keys.text for group in whole),
-            np.concatenate([group.keys.lengths for group in whole]),
-            np.concatenate([group.keys.hashes() for group in whole]),
-        ),
+        keys=all_keys.done(),
         kinds=tuple(kinds),
         kind_of=kind_of,
         firsts=np.concatenate([np.zeros(1, np.int64), np.cumsum(num_parts)]),

@@ -22,11 +22,12 @@ from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
+from datakit.source.columns import IN_MEMORY, Positions, Spill, picked, stretches, thinned
 from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import changed, open_original
-from datakit.source.records import KeyColumn, Positions, Run, first_part, here, rows_of, stretches
-from datakit.source.spans import MANY, LineFile, Piece, list_span, places, spans_of, troubles_of
+from datakit.source.records import ITERATED, KeyColumn, Keys, Run, first_part, here, rows_of
+from datakit.source.spans import MANY, LineFile, Piece, Span, list_span, places, spans_of, troubles_of
 from datakit.source.troubles import Raw, Trouble
 from datakit.storage import disk
 
@@ -58,15 +59,13 @@ class Lines:
     twins: int = 0
     exact: bool = field(default=True, init=False)
 
-    @property
-    def part_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each."""
-        return self.sizes.astype(np.int64)
+    def part_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes of each of some."""
+        return picked(self.sizes, some).astype(np.int64)
 
-    @property
-    def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes that each takes in a shard, without bundles."""
-        sizes = self.part_bytes
+    def shard_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes that each of some takes in a shard, without bundles."""
+        sizes = self.part_bytes(some)
         sizes += BLOCK_BYTES + -sizes % BLOCK_BYTES
         return sizes
 
@@ -111,9 +110,9 @@ class Lines:
             files=self.files,
             keys=self.keys.chosen(positions, hashed=False),
             file_of=self._file_of(positions).astype(np.min_scalar_type(len(self.files))),
-            offsets=self.offsets[positions],
-            sizes=self.sizes[positions],
-            digests=self.digests[positions],
+            offsets=picked(self.offsets, positions),
+            sizes=picked(self.sizes, positions),
+            digests=picked(self.digests, positions),
         )
 
     def raw(self, position: int) -> Raw:
@@ -159,9 +158,10 @@ class LineBatch:
 
     def _rows(self) -> Iterator[tuple[str, int, int, int, bytes]]:
         """Key, file, place, size and digest of each; as Python objects they take ten times what they take here."""
-        for some in stretches(len(self)):
+        for some in stretches(len(self), rows=ITERATED):
+            keys = self.keys.take(np.arange(some.start, some.stop))
             columns = (self.file_of[some].tolist(), self.offsets[some].tolist(), self.sizes[some].tolist())
-            yield from zip(self.keys.take(some), *columns, rows_of(self.digests, some), strict=True)
+            yield from zip(keys, *columns, rows_of(self.digests, some), strict=True)
 
 
 def list_lines(
@@ -172,6 +172,7 @@ def list_lines(
     run: Run = here,
     troubles: Sequence[Trouble] = (),
     drop_twins: bool = False,
+    spill: Spill = IN_MEMORY,
 ) -> Lines:
     """The records of JSON lines, in order; blank lines are none.
 
@@ -185,46 +186,65 @@ def list_lines(
         run: What runs the tasks.
         troubles: What is known not to be readable.
         drop_twins: Whether a line that repeats an earlier one byte for byte is left out and no offender.
+        spill: Where columns go that are long.
+
+    Raises:
+        NoSpace: The spool's disk is full.
     """
     naming = naming or Naming()
     spans = spans_of(files, naming=naming, limit=limit)
-    pieces = list(run(list_span, spans))
-    firsts = np.zeros(len(files), np.int64)
-    for span, piece in zip(spans, pieces, strict=True):
-        firsts[span.number + 1 :] += len(piece.lengths)
-    unnamed, total = sum(piece.unnamed for piece in pieces), sum(len(piece.lengths) for piece in pieces)
-    lines = Lines(
-        files=tuple(files),
-        keys=KeyColumn.joined(
-            b"".join(_column(pieces, "keys")),
-            np.concatenate(_column(pieces, "lengths") or [np.zeros(0, np.uint8)]),
-            np.concatenate(_column(pieces, "hashes") or [np.zeros(0, np.uint64)]),
-        ),
-        firsts=firsts,
-        offsets=np.concatenate(_column(pieces, "offsets") or [np.zeros(0, np.int64)]),
-        sizes=np.concatenate(_column(pieces, "sizes") or [np.zeros(0, np.uint32)]),
-        digests=np.concatenate(_column(pieces, "digests") or [np.zeros((0, DIGEST_BYTES), np.uint8)]),
-        troubles=(*troubles, *troubles_of(spans, pieces)),
-        remarks=(
-            *(Note(f"{file.name} is a JSON array; its items are the records") for file in files if file.is_array),
-            *(remark for piece in pieces for remark in piece.remarks),
-        ),
-    )
+    growing = _Growing(files, spans, spill)
+    found = troubles_of(spans, map(growing.add, spans, run(list_span, spans)))
+    lines = replace(growing.done(), troubles=(*troubles, *found))
+    unnamed, total = growing.unnamed, len(lines.keys)
     naming.check_field(unnamed, total, first=lambda: first_part(lines, JSON_PART))
     lines = replace(lines, remarks=(*lines.remarks, *naming.remarks(unnamed, total)))
-    return _without_clashes(lines, drop_twins=drop_twins)
+    return _without_clashes(lines, drop_twins=drop_twins, spill=spill)
 
 
-def _column(pieces: Sequence[Piece], name: str) -> list[Any]:
-    """One column of all pieces, which let go of it: while a table is joined, no more than a column exists twice."""
-    column = [getattr(piece, name) for piece in pieces]
-    for piece in pieces:
-        setattr(piece, name, None)
-    return column
+class _Growing:
+    """What becomes a table, piece by piece."""
+
+    def __init__(self, files: Sequence[LineFile], spans: Sequence[Span], spill: Spill) -> None:
+        self._files = files
+        self._counts = np.zeros(len(files), np.int64)
+        self._keys = Keys(spill)
+        self._offsets = spill.column(np.uint32 if all(span.stop <= 2**32 for span in spans) else np.int64)
+        self._sizes = spill.column(np.uint32)
+        self._digests = spill.column(np.uint8, width=DIGEST_BYTES)
+        self._remarks: list[Note | Caution] = []
+        self.unnamed = 0
+
+    def add(self, span: Span, piece: Piece) -> Piece:
+        """Take a piece's columns; what it tells is the caller's."""
+        self._counts[span.number] += len(piece.lengths)
+        self._keys.append(KeyColumn.joined(np.frombuffer(piece.keys, np.uint8), piece.lengths, piece.hashes))
+        self._offsets.append(piece.offsets)
+        self._sizes.append(piece.sizes)
+        self._digests.append(piece.digests)
+        self._remarks += piece.remarks
+        self.unnamed += piece.unnamed
+        return piece
+
+    def done(self) -> Lines:
+        """The table, without what is told of lines that are no records."""
+        arrays = [file for file in self._files if file.is_array]
+        return Lines(
+            files=tuple(self._files),
+            keys=self._keys.done(),
+            firsts=np.cumsum(self._counts) - self._counts,
+            offsets=self._offsets.done(),
+            sizes=self._sizes.done(),
+            digests=self._digests.done(),
+            remarks=(
+                *(Note(f"{one.name} is a JSON array; its items are the records") for one in arrays),
+                *self._remarks,
+            ),
+        )
 
 
-def _without_clashes(lines: Lines, *, drop_twins: bool) -> Lines:
-    found = clashes(lines.keys)
+def _without_clashes(lines: Lines, *, drop_twins: bool, spill: Spill) -> Lines:
+    found = clashes(lines.keys, spill=spill)
     if not found:
         return lines
     where = lines.where([position for clash in found for position in (clash.position, clash.earlier)])
@@ -240,14 +260,14 @@ def _without_clashes(lines: Lines, *, drop_twins: bool) -> Lines:
         for clash, twin in zip(found, twins, strict=True)
         if not (twin and drop_twins)
     ]
-    kept = np.delete(np.arange(len(lines.keys)), [clash.position for clash in found])
+    gone = np.array([clash.position for clash in found])
     return replace(
         lines,
-        keys=lines.keys.chosen(kept),
-        firsts=kept.searchsorted(lines.firsts),
-        offsets=lines.offsets[kept],
-        sizes=lines.sizes[kept],
-        digests=lines.digests[kept],
+        keys=lines.keys.without(gone, spill=spill),
+        firsts=lines.firsts - gone.searchsorted(lines.firsts),
+        offsets=thinned(lines.offsets, gone, spill=spill),
+        sizes=thinned(lines.sizes, gone, spill=spill),
+        digests=thinned(lines.digests, gone, spill=spill),
         troubles=(*lines.troubles, *troubles),
         twins=sum(twins) if drop_twins else 0,
     )

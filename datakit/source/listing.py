@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -17,7 +17,7 @@ from datakit.source.files import Files
 from datakit.source.folders import list_files
 from datakit.source.grouping import FoundFile
 from datakit.source.lines import list_lines
-from datakit.source.members import joined
+from datakit.source.members import Piece, joined
 from datakit.source.naming import JSON_PART, KEY_FIELD, Naming
 from datakit.source.originals import version_of
 from datakit.source.records import Records, Run, first_part, here
@@ -55,31 +55,31 @@ def list_records(
 
     Raises:
         InputError: Records cannot be packed, and are listed.
+        NoSpace: The spool's disk is full.
     """
     naming = naming or Naming()
     limit = MANY if on_error == "stop" else max_errors
     empty = {number for number, file in enumerate(local.lines) if not version_of(file.path).size}
     lines = [file for number, file in enumerate(local.lines) if number not in empty]
     told = [*sources.troubles, *(_empty(local.lines[number]) for number in sorted(empty))]
-    hidden = [*sources.hidden]
+    told_of = _Told([*sources.hidden])
     records: Records
     if sources.kind == "jsonl":
-        records = list_lines(lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins)
+        records = list_lines(
+            lines, naming=naming, limit=limit, run=run, troubles=told, drop_twins=drop_twins, spill=local.spill
+        )
     elif sources.kind == "tar":
         whole = [source for number, source in enumerate(sources.files) if number not in empty]
         named = cache(lambda folder: named_in(os.path.join(local.root, folder)))
         tasks = tar_tasks(list(zip(lines, whole, strict=True)), root=local.root, named=named, naming=naming)
-        pieces = list(run(list_tar, tasks))
-        hidden += [name for piece in pieces for name in piece.hidden]
         lost = lost_tars(sources.files, sources.beside, named=named)
-        records = joined(pieces, troubles=[*told, *lost])
+        records = joined(told_of.by(run(list_tar, tasks)), troubles=[*told, *lost], spill=local.spill)
         told_too = [*damaged_manifests(sources.beside, named=named), *crowded_tars(records, naming)]
         records = replace(records, remarks=(*records.remarks, *told_too))
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
-        pieces = list(run(list_table, tables))
-        unnamed, total = sum(piece.unnamed for piece in pieces), sum(len(piece.keys) for piece in pieces)
-        records = joined(pieces, troubles=told)
+        records = joined(told_of.by(run(list_table, tables)), troubles=told, spill=local.spill)
+        unnamed, total = told_of.unnamed, told_of.records
         naming.check_field(unnamed, total, first=lambda: first_part(records, JSON_PART))
         hashed = _hashed(unnamed, total, records, naming)
         records = replace(records, remarks=(*records.remarks, *naming.remarks(unnamed, total), *hashed))
@@ -88,7 +88,24 @@ def list_records(
     if records.troubles and on_error == "stop":
         raise refusal(records.troubles, limit=None if sources.kind in ("files", "tar") else limit)
     uncopied = [trouble for trouble in records.troubles if not trouble.raws] if on_error == "quarantine" else []
-    return replace(records, remarks=(*_left_out(hidden), *_not_copied(uncopied), *records.remarks))
+    return replace(records, remarks=(*_left_out(told_of.hidden), *_not_copied(uncopied), *records.remarks))
+
+
+@dataclass
+class _Told:
+    """What pieces tell beside their records: hidden names, records without a name, and how many there are."""
+
+    hidden: list[str]
+    unnamed: int = 0
+    records: int = 0
+
+    def by(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The pieces, each listened to on its way."""
+        for piece in pieces:
+            self.hidden += piece.hidden
+            self.unnamed += piece.unnamed
+            self.records += len(piece.keys)
+            yield piece
 
 
 def _folder(sources: Sources, root: str, *, naming: Naming, run: Run) -> Files:

@@ -9,7 +9,7 @@ index says holds for one version of its file until then, so that version is part
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -21,9 +21,10 @@ from datakit.data.shard import Sample, sample_digest
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.source.clashes import clashes
-from datakit.source.files import counts, in_a_shard, sums
+from datakit.source.columns import IN_MEMORY, Positions, Spill, kept, picked, thinned
+from datakit.source.files import counts, in_a_shard, parts_between, sums
 from datakit.source.originals import Version, open_original, version_of
-from datakit.source.records import KeyColumn, Positions, lacking, rows_of
+from datakit.source.records import KeyColumn, Keys, lacking, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
 
@@ -118,15 +119,14 @@ class Members:
     remarks: tuple[Note | Caution, ...] = ()
     said: Said | None = None
 
-    @property
-    def part_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of all parts of each."""
-        return sums(self.sizes, self.firsts)
+    def part_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each of some."""
+        return sums(*parts_between(self.sizes, self.firsts, some))
 
-    @property
-    def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes that each takes in a shard."""
-        return sums(in_a_shard(self.sizes), self.firsts)
+    def shard_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes that each of some takes in a shard."""
+        sizes, firsts = parts_between(self.sizes, self.firsts, some)
+        return sums(in_a_shard(sizes), firsts)
 
     @property
     def part_counts(self) -> Mapping[str, int]:
@@ -135,7 +135,7 @@ class Members:
 
     def parts_of(self, positions: Positions) -> Mapping[str, int]:
         """How many of some records have a part, by its name."""
-        return counts(self.kinds, self.kind_of[positions])
+        return counts(self.kinds, picked(self.kind_of, positions))
 
     def where(self, position: int) -> str:
         """Where a record came from, as a person would look it up: `chat.parquet:12`."""
@@ -155,7 +155,7 @@ class Members:
         return b"".join(one.version for one in self._holders_of(positions) if one.version is not None)
 
     def _holders_of(self, positions: Positions) -> list[Holder]:
-        return [self.holders[number] for number in np.unique(self.holder_of[positions])]
+        return [self.holders[number] for number in np.unique(picked(self.holder_of, positions))]
 
     def planned(self) -> Members:
         """The table without the hashes of its keys."""
@@ -167,22 +167,50 @@ class Members:
 
     def chosen(self, positions: Positions, *, hashed: bool = True) -> Members:
         """A table of some of them, in this order, with hashes of the keys or without."""
-        counts = np.diff(self.firsts)[positions]
+        begins = picked(self.firsts, positions)
+        counts = picked(self.firsts, positions + 1) - begins
         firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        picked = np.repeat(self.firsts[positions] - firsts[:-1], counts) + np.arange(int(counts.sum()))
+        places = np.repeat(begins - firsts[:-1], counts) + np.arange(int(counts.sum()))
         return replace(
             self,
             keys=self.keys.chosen(positions, hashed=hashed),
-            kind_of=self.kind_of[positions],
-            holder_of=self.holder_of[positions],
+            kind_of=picked(self.kind_of, positions),
+            holder_of=picked(self.holder_of, positions),
             firsts=firsts,
-            offsets=self.offsets[picked],
-            sizes=self.sizes[picked],
-            all_signatures=self.all_signatures[positions],
-            rows=self.rows[positions],
+            offsets=picked(self.offsets, places),
+            sizes=picked(self.sizes, places),
+            all_signatures=picked(self.all_signatures, positions),
+            rows=picked(self.rows, positions),
             troubles=(),
             remarks=(),
             said=None if self.said is None else Said(*(column[positions] for column in self.said)),
+        )
+
+    def without(self, gone: Positions, *, spill: Spill) -> Members:
+        """The table without some of them, whose positions rise.
+
+        Raises:
+            NoSpace: The spool's disk is full.
+        """
+        begins, ends = picked(self.firsts, gone), picked(self.firsts, gone + 1)
+        parts = np.concatenate([np.arange(first, last) for first, last in zip(begins, ends, strict=True)])
+        firsts, num_parts = spill.column(np.int64), 0
+        firsts.append(np.zeros(1, np.int64))
+        for its in kept(len(self.keys), gone):
+            ends = np.cumsum(picked(self.firsts, its + 1) - picked(self.firsts, its))
+            firsts.append(num_parts + ends)
+            num_parts += int(ends[-1]) if len(ends) else 0
+        return replace(
+            self,
+            keys=self.keys.without(gone, spill=spill),
+            kind_of=thinned(self.kind_of, gone, spill=spill),
+            holder_of=thinned(self.holder_of, gone, spill=spill),
+            firsts=firsts.done(),
+            offsets=thinned(self.offsets, parts, spill=spill),
+            sizes=thinned(self.sizes, parts, spill=spill),
+            all_signatures=thinned(self.all_signatures, gone, spill=spill),
+            rows=thinned(self.rows, gone, spill=spill),
+            said=None if self.said is None else Said(*(np.delete(column, gone) for column in self.said)),
         )
 
 
@@ -254,56 +282,92 @@ class _Open:
                 self._descriptor, self._number = -1, -1
 
 
-def joined(pieces: Sequence[Piece], *, troubles: Sequence[Trouble] = ()) -> Members:
+def joined(pieces: Iterable[Piece], *, troubles: Sequence[Trouble] = (), spill: Spill = IN_MEMORY) -> Members:
     """The table of all pieces, in order, without records whose keys clash with an earlier one.
 
     Args:
         pieces: One for each file.
         troubles: What is known already not to be readable.
+        spill: Where columns go that are long.
+
+    Raises:
+        NoSpace: The spool's disk is full.
     """
-    kinds: dict[Parts, int] = {}
-    kind_of = []
+    growing = _Growing(spill)
     for piece in pieces:
-        numbers = np.array([kinds.setdefault(parts, len(kinds)) for parts in piece.kinds], np.int32)
-        kind_of.append(numbers[piece.kind_of] if len(numbers) else piece.kind_of)
-    counts = np.array([len(parts) for parts in kinds], np.int64)
-    all_kinds = np.concatenate([*kind_of, np.zeros(0, np.int32)])
-    holder_of = [np.full(len(piece.keys), number, np.int32) for number, piece in enumerate(pieces)]
-    part_counts = counts[all_kinds] if len(counts) else np.zeros(0, np.int64)
-    table = Members(
-        holders=tuple(piece.holder for piece in pieces),
-        keys=KeyColumn.joined(
-            b"".join(piece.keys.text for piece in pieces),
-            np.concatenate([*(piece.keys.lengths for piece in pieces), np.zeros(0, np.uint8)]),
-            np.concatenate([*(piece.keys.hashes() for piece in pieces), np.zeros(0, np.uint64)]),
-        ),
-        kinds=tuple(kinds),
-        kind_of=all_kinds,
-        holder_of=np.concatenate([*holder_of, np.zeros(0, np.int32)]),
-        firsts=np.concatenate([np.zeros(1, np.int64), np.cumsum(part_counts)]),
-        offsets=np.concatenate([*(piece.offsets for piece in pieces), np.zeros(0, np.int64)]),
-        sizes=np.concatenate([*(piece.sizes for piece in pieces), np.zeros(0, np.int64)]),
-        all_signatures=np.concatenate([*(piece.signatures for piece in pieces), np.zeros((0, DIGEST_BYTES), np.uint8)]),
-        exact=all(piece.holder.exact for piece in pieces),
-        rows=np.concatenate([*(piece.rows for piece in pieces), np.zeros(0, np.int64)]),
-        troubles=(*troubles, *(trouble for piece in pieces for trouble in piece.troubles)),
-        remarks=tuple(remark for piece in pieces for remark in piece.remarks),
-        said=_all_said(pieces),
-    )
-    table = _without_clashes(table)
+        growing.add(piece)
+    table = growing.done()
+    table = _without_clashes(replace(table, troubles=(*troubles, *table.troubles)), spill)
     return replace(table, remarks=(*table.remarks, *lacking(table.kinds, table.kind_of, table.keys)))
 
 
-def _all_said(pieces: Sequence[Piece]) -> Said | None:
-    if all(piece.said is None for piece in pieces):
+class _Growing:
+    """What becomes a table, piece by piece."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._keys = Keys(spill)
+        self._kinds: dict[Parts, int] = {}
+        self._holders: list[Holder] = []
+        self._kind_of, self._holder_of = spill.column(np.int32), spill.column(np.int32)
+        self._firsts, self._offsets, self._sizes = (spill.column(np.int64) for _ in range(3))
+        self._signatures = spill.column(np.uint8, width=DIGEST_BYTES)
+        self._rows = spill.column(np.int64)
+        self._firsts.append(np.zeros(1, np.int64))
+        self._said: list[tuple[int, Said | None]] = []
+        self._num_parts = 0
+        self._troubles: list[Trouble] = []
+        self._remarks: list[Note | Caution] = []
+
+    def add(self, piece: Piece) -> None:
+        """Take what a piece holds and tells."""
+        numbers = np.array([self._kinds.setdefault(parts, len(self._kinds)) for parts in piece.kinds], np.int32)
+        counts = np.array([len(parts) for parts in piece.kinds], np.int64)
+        self._keys.append(piece.keys)
+        if len(piece.keys):
+            self._kind_of.append(numbers[piece.kind_of])
+            self._firsts.append(self._num_parts + np.cumsum(counts[piece.kind_of]))
+        self._holder_of.append(np.full(len(piece.keys), len(self._holders), np.int32))
+        self._holders.append(piece.holder)
+        self._offsets.append(piece.offsets)
+        self._sizes.append(piece.sizes)
+        self._signatures.append(piece.signatures)
+        self._rows.append(piece.rows)
+        self._said.append((len(piece.keys), piece.said))
+        self._num_parts += len(piece.sizes)
+        self._troubles += piece.troubles
+        self._remarks += piece.remarks
+
+    def done(self) -> Members:
+        """The table."""
+        return Members(
+            holders=tuple(self._holders),
+            keys=self._keys.done(),
+            kinds=tuple(self._kinds),
+            kind_of=self._kind_of.done(),
+            holder_of=self._holder_of.done(),
+            firsts=self._firsts.done(),
+            offsets=self._offsets.done(),
+            sizes=self._sizes.done(),
+            all_signatures=self._signatures.done(),
+            exact=all(holder.exact for holder in self._holders),
+            rows=self._rows.done(),
+            troubles=tuple(self._troubles),
+            remarks=tuple(self._remarks),
+            said=_all_said(self._said),
+        )
+
+
+def _all_said(pieces: Sequence[tuple[int, Said | None]]) -> Said | None:
+    """What is said of the records of all pieces; of each how many it has, and what is said of them."""
+    if all(said is None for _, said in pieces):
         return None
-    nothing = [np.full(len(piece.keys), None) for piece in pieces]
-    columns = [piece.said or Said(none, none) for piece, none in zip(pieces, nothing, strict=True)]
+    nothing = [np.full(count, None) for count, _ in pieces]
+    columns = [said or Said(none, none) for (_, said), none in zip(pieces, nothing, strict=True)]
     return Said(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
-def _without_clashes(table: Members) -> Members:
-    found = clashes(table.keys)
+def _without_clashes(table: Members, spill: Spill) -> Members:
+    found = clashes(table.keys, spill=spill)
     if not found:
         return table
     hint = "Give each record a key of its own"
@@ -311,8 +375,8 @@ def _without_clashes(table: Members) -> Members:
         clash.trouble(where=table.where(clash.position), earlier=table.where(clash.earlier), hint=hint, raws=())
         for clash in found
     ]
-    kept = np.delete(np.arange(len(table.keys)), [clash.position for clash in found])
-    return replace(table.chosen(kept), troubles=(*table.troubles, *told), remarks=table.remarks)
+    left = table.without(np.array([clash.position for clash in found]), spill=spill)
+    return replace(left, troubles=(*table.troubles, *told))
 
 
 def _changed(where: str) -> InputError:

@@ -1,8 +1,8 @@
 """records: raw items as tables of keys and places; no byte is copied until a shard is built.
 
-A table is columns, because a dataset may have millions of records; a batch of a table is what travels to a worker.
-Every record is checked while it is listed, so that a bad line or name stops a pack before anything is written, and
-again when it is read: what has changed in between is refused.
+A table is columns (see `columns`), because a dataset may have millions of records; a batch of a table is what travels
+to a worker. Every record is checked while it is listed, so that a bad line or name stops a pack before anything is
+written, and again when it is read: what has changed in between is refused.
 
 The tables are `lines` (JSON lines), `files` (a folder) and `members` (parts that lie inside other files).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
@@ -20,13 +21,25 @@ from datakit.data.keys import key_hash
 from datakit.data.stems import KeyRule
 from datakit.errors import InputError
 from datakit.events import Caution, Note
+from datakit.source.columns import (
+    IN_MEMORY,
+    Column,
+    Positions,
+    Spill,
+    having,
+    kept,
+    let_go,
+    near,
+    picked,
+    stretches,
+    tally,
+)
 from datakit.units import agree, format_count, format_number_of
 
 if TYPE_CHECKING:
     from datakit.data.shard import Sample
     from datakit.source.troubles import Trouble
 
-Positions = npt.NDArray[np.int64]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -48,7 +61,7 @@ MOST_PARTS = 64
 """Parts of a sample beyond which it is asked whether one key has taken in files that are samples of their own: a camera
 rig or a set of masks has tens, and names that differ behind the cut come by the hundred."""
 
-_ITERATED = 4096
+ITERATED = 4096
 """Keys that are looked up at once: some megabytes of places."""
 
 _STRIDE_BITS = 6
@@ -61,7 +74,7 @@ class KeyColumn:
     """Keys as one text of UTF-8: 9.125 bytes a key besides its own, where a list of `str` takes about 60.
 
     Attributes:
-        text: All keys, one after the other.
+        text: The bytes of all keys, one after the other.
         lengths: Bytes of each.
         known_hashes: `key_hash` of each; None where none is needed: in a batch, and once a plan is made.
         places: Where every 64th key begins.
@@ -71,7 +84,7 @@ class KeyColumn:
         'dog'
     """
 
-    text: bytes
+    text: npt.NDArray[np.uint8]
     lengths: npt.NDArray[np.uint8]
     known_hashes: npt.NDArray[np.uint64] | None
     places: npt.NDArray[np.int64]
@@ -88,17 +101,38 @@ class KeyColumn:
         if (longest := max(map(len, encoded), default=0)) > MAX_KEY_BYTES:
             raise InputError(f"a key of {longest} bytes; one has {MAX_KEY_BYTES} at most", hint="Shorten that name")
         hashes = np.array([key_hash(key) for key in chosen], np.uint64)
-        return cls.joined(b"".join(encoded), np.array([len(key) for key in encoded], np.uint8), hashes)
+        text = np.frombuffer(b"".join(encoded), np.uint8)
+        return cls.joined(text, np.array([len(key) for key in encoded], np.uint8), hashes)
 
     @classmethod
-    def joined(cls, text: bytes, lengths: npt.NDArray[np.uint8], hashes: npt.NDArray[np.uint64] | None) -> KeyColumn:
-        """A column whose pieces are known: the text of all keys, bytes of each, `key_hash` of each."""
+    def joined(
+        cls,
+        text: npt.NDArray[np.uint8],
+        lengths: npt.NDArray[np.uint8],
+        hashes: npt.NDArray[np.uint64] | None,
+        *,
+        spill: Spill = IN_MEMORY,
+    ) -> KeyColumn:
+        """A column whose pieces are known.
+
+        Args:
+            text: The bytes of all keys.
+            lengths: Bytes of each.
+            hashes: `key_hash` of each, or None.
+            spill: Where a column goes that is long.
+
+        Raises:
+            NoSpace: The spool's disk is full.
+        """
         assert hashes is None or len(lengths) == len(hashes)
-        places = np.zeros(-(-len(lengths) // _STRIDE) + 1, np.int64)
-        if len(lengths):
-            np.cumsum(np.add.reduceat(lengths, np.arange(0, len(lengths), _STRIDE), dtype=np.int64), out=places[1:])
-        assert places[-1] == len(text)
-        return cls(text, lengths, hashes, places)
+        places = spill.column(np.int64)
+        places.append(ends := np.zeros(1, np.int64))
+        for some in stretches(len(lengths), lengths, rows=_STRIDE << 14):
+            piece = lengths[some]
+            ends = ends[-1] + np.cumsum(np.add.reduceat(piece, np.arange(0, len(piece), _STRIDE), dtype=np.int64))
+            places.append(ends)
+        assert ends[-1] == len(text)
+        return cls(text, lengths, hashes, places.done())
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -108,26 +142,45 @@ class KeyColumn:
             raise IndexError(position)
         block = position >> _STRIDE_BITS
         start = int(self.places[block]) + int(self.lengths[block << _STRIDE_BITS : position].sum(dtype=np.int64))
-        return self.text[start : start + int(self.lengths[position])].decode()
+        return self.text[start : start + int(self.lengths[position])].tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
-        for some in stretches(len(self)):
-            yield from self.take(some)
+        for some in stretches(len(self), rows=ITERATED):
+            yield from self.take(np.arange(some.start, some.stop))
 
     def take(self, positions: Positions) -> list[str]:
         """Some of them, in this order."""
         some = self.chosen(positions, hashed=False)
-        text = some.text.decode()
+        data = some.text.tobytes()
+        text = data.decode()
         ends = np.cumsum(some.lengths, dtype=np.int64).tolist()
-        if len(text) == len(some.text):  # ASCII: places in the text are places in the bytes
+        if len(text) == len(data):  # ASCII: places in the text are places in the bytes
             return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        return [some.text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+        return [data[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
     def chosen(self, positions: Positions, *, hashed: bool = True) -> KeyColumn:
         """A column of some of them, in this order, with their hashes or without."""
-        pieces = [self._text(positions[start : start + _ITERATED]) for start in range(0, len(positions), _ITERATED)]
-        hashes = self.known_hashes[positions] if hashed and self.known_hashes is not None else None
-        return KeyColumn.joined(b"".join(pieces), self.lengths[positions], hashes)
+        regions = near(positions, self.text, self.lengths)
+        if len(regions) > 1:
+            those = Keys(IN_MEMORY)
+            for region in regions:
+                those.append(self.chosen(positions[region], hashed=hashed))
+            return those.done().chosen(np.argsort(np.concatenate(regions)), hashed=hashed)
+        texts = [self._text(positions[some]) for some in stretches(len(positions), rows=ITERATED)]
+        let_go(self.text, self.lengths)
+        hashes = picked(self.known_hashes, positions) if hashed and self.known_hashes is not None else None
+        return KeyColumn.joined(np.frombuffer(b"".join(texts), np.uint8), picked(self.lengths, positions), hashes)
+
+    def without(self, gone: Positions, *, spill: Spill) -> KeyColumn:
+        """A column without some of them, whose positions rise.
+
+        Raises:
+            NoSpace: The spool's disk is full.
+        """
+        left = Keys(spill)
+        for its in kept(len(self), gone):
+            left.append(self.chosen(its))
+        return left.done()
 
     def without_hashes(self) -> KeyColumn:
         """The same keys."""
@@ -142,8 +195,8 @@ class KeyColumn:
         """The text of some keys, which should not be many: in between it takes about a kilobyte for each."""
         wide = self.lengths[positions].astype(np.int64)
         before = np.cumsum(wide) - wide
-        picked = np.repeat(self._starts(positions) - before, wide) + np.arange(int(wide.sum()))
-        return np.frombuffer(self.text, np.uint8)[picked].tobytes()
+        places = np.repeat(self._starts(positions) - before, wide) + np.arange(int(wide.sum()))
+        return self.text[places].tobytes()
 
     def _starts(self, positions: Positions) -> npt.NDArray[np.int64]:
         blocks = positions >> _STRIDE_BITS
@@ -154,10 +207,39 @@ class KeyColumn:
         return starts
 
 
-def stretches(count: int) -> Iterator[Positions]:
-    """The positions of so many records, some thousand at a time."""
-    for start in range(0, count, _ITERATED):
-        yield np.arange(start, min(start + _ITERATED, count))
+class Keys:
+    """A column of keys in the making.
+
+    Args:
+        spill: Where it goes when it is long.
+    """
+
+    def __init__(self, spill: Spill) -> None:
+        self._spill = spill
+        self._text, self._lengths = spill.column(np.uint8), spill.column(np.uint8)
+        self._hashes: Column | None = spill.column(np.uint64)
+
+    def append(self, keys: KeyColumn) -> None:
+        """Add keys at its end; where some have no hashes, none will.
+
+        Raises:
+            NoSpace: The spool's disk is full.
+        """
+        self._text.append(keys.text)
+        self._lengths.append(keys.lengths)
+        if keys.known_hashes is None:
+            self._hashes = None
+        if self._hashes is not None:
+            self._hashes.append(keys.hashes())
+
+    def done(self) -> KeyColumn:
+        """The column.
+
+        Raises:
+            NoSpace: The spool's disk is full.
+        """
+        hashes = None if self._hashes is None else self._hashes.done()
+        return KeyColumn.joined(self._text.done(), self._lengths.done(), hashes, spill=self._spill)
 
 
 class Run(Protocol):
@@ -195,14 +277,12 @@ class Records(Protocol):
         """The unique name of each."""
         ...
 
-    @property
-    def part_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of all parts of each, in an array that is the caller's."""
+    def part_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes of all parts of each of some, which are next to each other, in an array that is the caller's."""
         ...
 
-    @property
-    def shard_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes that each takes in a shard, without bundles, in an array that is the caller's."""
+    def shard_bytes(self, some: slice) -> npt.NDArray[np.int64]:
+        """Bytes that each of some takes in a shard, without bundles, in an array that is the caller's."""
         ...
 
     @property
@@ -259,12 +339,14 @@ def lacking(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys
         keys: The records' names.
     """
     rare = []
+    num_of = tally(kind_of, len(kinds))
     for part in sorted({part for parts in kinds for part in parts}):
-        without = np.flatnonzero(~np.array([part in parts for parts in kinds])[kind_of])
-        if 0 < len(without) <= len(keys) / 2:
-            first = [*keys.take(without[:_NAMED]), *(["..."] if len(without) > _NAMED else [])]
-            verb = agree(len(without), "lacks", "lack")
-            rare.append(f"{format_count(len(without))} {verb} {part} ({', '.join(first)})")
+        lacks = ~np.array([part in parts for parts in kinds])
+        count = int(num_of[lacks].sum())
+        if 0 < count <= len(keys) / 2:
+            some = np.array(list(islice(having(kind_of, lacks), _NAMED)))
+            first = [*keys.take(some), *(["..."] if count > _NAMED else [])]
+            rare.append(f"{format_count(count)} {agree(count, 'lacks', 'lack')} {part} ({', '.join(first)})")
     return [Caution(f"of {format_number_of(len(keys), 'sample')}, {', '.join(rare)}")] if rare else []
 
 
@@ -285,6 +367,8 @@ def crowded(
         rule: Where names are cut.
         cut: Which records have their keys from names that were cut; None for all.
     """
+    if max(map(len, kinds), default=0) <= MOST_PARTS:
+        return []
     sizes = np.array([len(parts) for parts in kinds], np.int64)[kind_of]
     found = np.flatnonzero(sizes > MOST_PARTS if cut is None else (sizes > MOST_PARTS) & cut)
     if not len(found):
@@ -305,8 +389,8 @@ def first_part(table: Records, part: str) -> bytes:
     return bytes(sample.parts.get(part, b""))
 
 
-def rows_of(table: npt.NDArray[np.uint8], positions: Positions) -> list[bytes]:
+def rows_of(table: npt.NDArray[np.uint8], positions: Positions | slice) -> list[bytes]:
     """Some rows of a table of bytes."""
     width = table.shape[1]
-    data = table[positions].tobytes()
+    data = picked(table, positions).tobytes()
     return [data[start : start + width] for start in range(0, len(data), width)]

@@ -10,7 +10,7 @@ offenders theirs within a span.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, BinaryIO, NamedTuple
@@ -173,7 +173,7 @@ def places(file: LineFile, offsets: Sequence[int]) -> list[str]:
     return found
 
 
-def troubles_of(spans: Sequence[Span], pieces: Sequence[Piece]) -> list[Trouble]:
+def troubles_of(spans: Sequence[Span], pieces: Iterable[Piece]) -> list[Trouble]:
     """The lines that are no records, with their places; spans know how many lines they have, so nothing is read."""
     told, before, last = [], 0, -1
     for span, piece in zip(spans, pieces, strict=True):

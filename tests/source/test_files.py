@@ -50,8 +50,8 @@ def test_files_that_share_a_stem_are_a_sample(tmp_path: Path) -> None:
         Sample("b/2", {"jpg": b"two", "json": b"{}"}),
         Sample("v1.0/x", {"cls": b"3"}),
     ]
-    assert table.part_bytes.tolist() == [4, 7, 5, 1]
-    assert table.shard_bytes.tolist() == [1024, 2048, 2048, 1024]
+    assert table.part_bytes(slice(0, len(table.keys))).tolist() == [4, 7, 5, 1]
+    assert table.shard_bytes(slice(0, len(table.keys))).tolist() == [1024, 2048, 2048, 1024]
     assert not table.exact
     assert table.part_counts == {"cls": 1, "jpg": 2, "json": 1, "seg.png": 1, "txt": 1}
 
@@ -124,8 +124,8 @@ def test_any_choice_of_records_has_its_own_files(tmp_path: Path) -> None:
     assert [sample.parts for sample in samples] == [
         {f"p{part}": b"%d-%d" % (n, part) for part in range(n % 3 + 1)} for n in (8, 0, 4, 4)
     ]
-    assert table.part_bytes.tolist() == [3 * (n % 3 + 1) for n in range(9)]
-    assert table.shard_bytes.tolist() == [1024 * (n % 3 + 1) for n in range(9)]
+    assert table.part_bytes(slice(0, len(table.keys))).tolist() == [3 * (n % 3 + 1) for n in range(9)]
+    assert table.shard_bytes(slice(0, len(table.keys))).tolist() == [1024 * (n % 3 + 1) for n in range(9)]
 
 
 def test_names_of_a_batch_are_those_of_the_files(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_no_line_at_all_is_an_empty_table(tmp_path: Path) -> None:
 
     lines = listed([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
 
-    assert len(lines.keys) == len(lines.part_bytes) == len(lines.shard_bytes) == 0
+    assert len(lines.keys) == len(lines.part_bytes(slice(0, 0))) == len(lines.shard_bytes(slice(0, 0))) == 0
     assert lines.part_counts == {}
 
 
@@ -195,8 +195,12 @@ def test_a_batch_travels_and_reads_over_files(tmp_path: Path) -> None:
     assert len(batch) == 5
     assert [sample.key for sample in samples] == ["c4", "a0", "b2", "b3", "a1"]
     assert [sample_digest(sample.parts) for sample in samples] == lines.signatures(chosen)
-    assert lines.part_bytes[chosen].tolist() == [len(sample.parts["json"]) for sample in samples]
-    assert lines.shard_bytes[chosen].tolist() == [member_bytes(len(sample.parts["json"])) for sample in samples]
+    assert lines.part_bytes(slice(0, len(lines.keys)))[chosen].tolist() == [
+        len(sample.parts["json"]) for sample in samples
+    ]
+    assert lines.shard_bytes(slice(0, len(lines.keys)))[chosen].tolist() == [
+        member_bytes(len(sample.parts["json"])) for sample in samples
+    ]
     assert lines.where([8]) == {8: "b.jsonl:4"}
     assert lines.exact
     assert lines.part_counts == {"json": 15}

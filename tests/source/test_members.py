@@ -68,8 +68,8 @@ def test_any_choice_of_records_is_read_over_files(
     assert list(batch.samples()) == [everything[position] for position in chosen]
     assert table.signatures(positions) == [sample_digest(everything[position].parts) for position in chosen]
     sizes = [[len(data) for data in sample.parts.values()] for sample in everything]
-    assert table.part_bytes.tolist() == [sum(each) for each in sizes]
-    assert table.shard_bytes.tolist() == [sum(map(member_bytes, each)) for each in sizes]
+    assert table.part_bytes(slice(0, len(table.keys))).tolist() == [sum(each) for each in sizes]
+    assert table.shard_bytes(slice(0, len(table.keys))).tolist() == [sum(map(member_bytes, each)) for each in sizes]
     assert table.part_counts == {
         part: count for part in "abc" if (count := sum(part in sample.parts for sample in everything))
     }
@@ -131,7 +131,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_refused(tmp_path: Path) -
 def test_no_file_is_an_empty_table(tmp_path: Path) -> None:
     """Nor is a file without records any."""
     for table in (table_of(tmp_path), table_of(tmp_path, [])):
-        assert len(table.keys) == len(table.part_bytes) == len(table.shard_bytes) == 0
+        assert len(table.keys) == len(table.part_bytes(slice(0, 0))) == len(table.shard_bytes(slice(0, 0))) == 0
         assert table.part_counts == {}
 
 
