@@ -237,8 +237,9 @@ def _renew(staging: Staging, final: Path, previous: Manifest) -> None:
     """A further commit of a name: members beside the old ones, then the manifest, then the orphans go."""
     assert staging.manifest is not None
     old = {entry.name: entry for entry in previous.members}
+    for name in sorted({*old, *staging.members}):
+        refuse_folder(final / name)
     for entry in staging.manifest.members:
-        refuse_folder(final / entry.name)
         if entry.name not in staging.manifest.derived & previous.derived:
             _check_clash(final / entry.name, entry, old.get(entry.name))
     disk.write_atomic(final / LAST_NAME, previous.to_bytes())

@@ -151,8 +151,11 @@ def test_a_file_that_no_manifest_names_is_never_replaced(tmp_path: Path) -> None
     assert (final / "b").read_text() == "stray"
 
 
-def test_a_folder_in_the_place_of_a_member_is_named_before_anything_moves(tmp_path: Path) -> None:
-    """Whether the old manifest names it or not; no marker of a renewal is left."""
+@pytest.mark.parametrize("coming", [{"a": b"1", "b": b"2"}, {"a": b"1"}, {"a": b"1", "c": b"3"}])
+def test_a_folder_in_the_place_of_a_member_is_named_before_anything_moves(
+    tmp_path: Path, coming: dict[str, bytes]
+) -> None:
+    """Of an old one, which would stay, be replaced or be removed; no marker of a renewal is left."""
     final = tmp_path / "ds"
     make(final, a=b"1", b=b"2")
     (final / "b").unlink()
@@ -160,7 +163,7 @@ def test_a_folder_in_the_place_of_a_member_is_named_before_anything_moves(tmp_pa
     before = sorted(tmp_path.rglob("*"))
 
     with pytest.raises(Refused, match="ds/b is a folder, in the way of a file of that name"):
-        make(final, a=b"1", b=b"2")
+        make(final, **coming)
 
     assert sorted(tmp_path.rglob("*")) == before
 
