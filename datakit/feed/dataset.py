@@ -69,6 +69,11 @@ class Dataset:
         """Names of the parts that any sample has, sorted."""
         return tuple(sorted(self._contents.parts))
 
+    @property
+    def shards(self) -> tuple[Path, ...]:
+        """Its tars, in order, for readers of tars; a listing of the directory may hold those of an older version."""
+        return tuple(self.path / shard.name for shard in self._contents.shards)
+
     def __len__(self) -> int:
         return self._contents.samples
 

@@ -10,6 +10,7 @@ How they live and end is for `workers`. Does not decode and does not mix dataset
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from datakit.errors import InputError, MissingExtra, Refused, UsageError
 from datakit.feed.dataset import Dataset
 from datakit.feed.mapped import Item
 from datakit.feed.workers import Workers
+from datakit.units import format_count, format_number_of
 
 try:
     import torch
@@ -113,6 +115,7 @@ class Loader(Generic[T]):
         collate: Makes a batch of a list of `Item`; None gives `Batch`. It is pickled for the workers.
         tail: `drop`, `pad` or `exact`: what happens to samples that do not fill a last global batch. Under `exact` the
             last batch of later ranks may hold no sample: `collate` gets an empty list, and all ranks take the step.
+            None is `drop`, with a `UserWarning` on rank 0 that tells how many an epoch leaves out.
         rank: This process among those that read together.
         world_size: How many read together.
         pin_memory: Put what workers made into page-locked memory, by the `pin_memory()` of its class; needs a GPU.
@@ -138,7 +141,7 @@ class Loader(Generic[T]):
         num_workers: int = 0,
         prefetch_factor: int = 2,
         collate: Callable[[Sequence[Item]], T] | None = None,
-        tail: Tail = "drop",
+        tail: Tail | None = None,
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
@@ -155,7 +158,7 @@ class Loader(Generic[T]):
             )
         self.dataset = dataset
         self.order = Order(len(dataset), digest=dataset.digest, seed=seed)
-        self.geometry = Geometry(len(dataset), batch_size, world_size=world_size, tail=tail)
+        self.geometry = Geometry(len(dataset), batch_size, world_size=world_size, tail="drop" if tail is None else tail)
         self.rank = rank
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor
@@ -167,6 +170,10 @@ class Loader(Generic[T]):
         self._pool: Workers[T] | None = None
         self._on_wait = on_wait or _wait_on
         self._plan: Iterator[Numbers] = iter(())
+        if tail is None and rank == 0 and (left := self.geometry.dropped()):
+            said = f"{format_number_of(left, 'sample')} of {format_count(len(dataset))}, which do not fill a last batch"
+            choose = "Choose by name: tail='drop', 'pad' or 'exact'"
+            warnings.warn(f"each epoch leaves out {said} of {self.geometry.global_batch}. {choose}", stacklevel=2)
 
     @property
     def cursor(self) -> Cursor:

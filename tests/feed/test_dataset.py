@@ -44,6 +44,16 @@ def test_every_sample_is_found_by_its_key(dataset_dir: Path) -> None:
     assert numbers == list(range(len(SAMPLES)))
 
 
+def test_its_shards_are_those_of_the_manifest(dataset_dir: Path) -> None:
+    """A tar that lies beside them, of an older version say, is none of them."""
+    (dataset_dir / "ds-0badcafe.tar").write_bytes(b"")
+
+    shards = open_dataset(dataset_dir).shards
+
+    assert [shard.name for shard in shards] == [f"ds-{number:08x}.tar" for number in range(5)]
+    assert all(shard.is_file() for shard in shards)
+
+
 def test_negative_numbers_count_from_the_end(dataset_dir: Path) -> None:
     """`ds[-1]` is the last sample, as in a list."""
     dataset = open_dataset(dataset_dir)

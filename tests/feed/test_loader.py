@@ -125,9 +125,11 @@ def test_any_number_of_resumes_under_any_geometry_delivers_each_sample_once(
 @pytest.mark.parametrize("consumed", [0, 1, 5, 7, 8, 20])
 def test_the_state_is_what_was_consumed_not_what_was_fetched(dataset: Dataset, workers: int, consumed: int) -> None:
     """With batches prefetched, the state still points behind the last one handed out, also in later epochs."""
-    whole = Loader(dataset, batch_size=4, seed=1, collate=numbers_of)
+    whole = Loader(dataset, batch_size=4, tail="drop", seed=1, collate=numbers_of)
     expected = [batch for _ in range(4) for batch in whole][: consumed + 6]
-    loader = Loader(dataset, batch_size=4, seed=1, num_workers=workers, prefetch_factor=4, collate=numbers_of)
+    loader = Loader(
+        dataset, batch_size=4, tail="drop", seed=1, num_workers=workers, prefetch_factor=4, collate=numbers_of
+    )
     taken: list[list[int]] = []
     while len(taken) < consumed:
         for batch in loader:
@@ -135,7 +137,7 @@ def test_the_state_is_what_was_consumed_not_what_was_fetched(dataset: Dataset, w
             if len(taken) == consumed:
                 break
 
-    resumed = Loader(dataset, batch_size=4, seed=1, num_workers=workers, collate=numbers_of)
+    resumed = Loader(dataset, batch_size=4, tail="drop", seed=1, num_workers=workers, collate=numbers_of)
     resumed.load_state_dict(loader.state_dict())
     loader.close()
     rest: list[list[int]] = []
@@ -148,7 +150,7 @@ def test_the_state_is_what_was_consumed_not_what_was_fetched(dataset: Dataset, w
 
 def test_a_loader_goes_on_where_its_loop_was_left(dataset: Dataset) -> None:
     """Breaking out of the loop and starting another one continues the epoch, with workers that had fetched ahead."""
-    loader = Loader(dataset, batch_size=2, num_workers=2, prefetch_factor=3, collate=numbers_of)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=2, prefetch_factor=3, collate=numbers_of)
 
     first = next(iter(loader))
     rest = epoch_of(loader)
@@ -159,7 +161,7 @@ def test_a_loader_goes_on_where_its_loop_was_left(dataset: Dataset) -> None:
 
 def test_state_is_a_few_integers_of_json(dataset: Dataset) -> None:
     """It does not grow with the position or the dataset."""
-    loader = Loader(dataset, batch_size=4, seed=9)
+    loader = Loader(dataset, batch_size=4, tail="drop", seed=9)
     next(iter(loader))
 
     state = loader.state_dict()
@@ -179,23 +181,23 @@ def test_state_is_a_few_integers_of_json(dataset: Dataset) -> None:
 def test_the_state_of_other_data_is_refused(dataset: Dataset, tmp_path: Path) -> None:
     """Both digests are named."""
     write_dataset(tmp_path / "other", text_samples(COUNT, prefix="o"))
-    other = Loader(open_dataset(tmp_path / "other"), batch_size=4)
+    other = Loader(open_dataset(tmp_path / "other"), batch_size=4, tail="drop")
 
     with pytest.raises(Refused, match=f"data {other.dataset.digest}, this loader has {dataset.digest}"):
-        Loader(dataset, batch_size=4).load_state_dict(other.state_dict())
+        Loader(dataset, batch_size=4, tail="drop").load_state_dict(other.state_dict())
 
 
 def test_the_state_of_another_seed_is_refused(dataset: Dataset) -> None:
     """Continuing under another seed would repeat some samples and miss others."""
-    state = Loader(dataset, batch_size=4, seed=1).state_dict()
+    state = Loader(dataset, batch_size=4, tail="drop", seed=1).state_dict()
 
     with pytest.raises(Refused, match="seed 1, this loader has 2"):
-        Loader(dataset, batch_size=4, seed=2).load_state_dict(state)
+        Loader(dataset, batch_size=4, tail="drop", seed=2).load_state_dict(state)
 
 
 def test_what_is_no_state_is_refused(dataset: Dataset) -> None:
     """A state with missing fields, or a position beyond the epoch, is an input error."""
-    loader = Loader(dataset, batch_size=4)
+    loader = Loader(dataset, batch_size=4, tail="drop")
 
     with pytest.raises(InputError, match="not a loader's state"):
         loader.load_state_dict({"epoch": 1})
@@ -207,7 +209,7 @@ def test_what_is_no_state_is_refused(dataset: Dataset) -> None:
 
 def test_moving_a_loader_ends_the_loop_that_is_under_way(dataset: Dataset) -> None:
     """A loop over a loader that was moved stops with an error: it would deliver from the old place."""
-    loader = Loader(dataset, batch_size=4)
+    loader = Loader(dataset, batch_size=4, tail="drop")
     loop = iter(loader)
     next(loop)
 
@@ -216,6 +218,17 @@ def test_moving_a_loader_ends_the_loop_that_is_under_way(dataset: Dataset) -> No
     with pytest.raises(UsageError, match="moved"):
         next(loop)
     assert loader.cursor == Cursor(3)
+
+
+def test_what_an_epoch_leaves_out_is_said_unless_it_was_chosen(dataset: Dataset) -> None:
+    """One warning for all ranks, where the loop is written; none where nothing is left out, or a name was given."""
+    with pytest.warns(UserWarning, match=r"^each epoch leaves out 7 samples of 31, .* batch of 8\. .*'exact'$") as told:
+        ranks = [Loader(dataset, batch_size=4, rank=rank, world_size=2) for rank in range(2)]
+
+    assert [record.filename for record in told] == [__file__]
+    assert {loader.geometry.dropped() for loader in ranks} == {7}
+    for options in ({"batch_size": 31}, {"batch_size": 4, "tail": "drop"}, {"batch_size": 4, "tail": "exact"}):
+        Loader(dataset, **options)  # a warning would be an error
 
 
 def test_a_dataset_smaller_than_a_batch_is_refused_under_drop(dataset: Dataset) -> None:
@@ -246,7 +259,7 @@ def test_numbers_out_of_range_are_refused(dataset: Dataset, options: dict[str, A
 @pytest.mark.parametrize("workers", [0, 2])
 def test_without_a_collate_the_bytes_arrive(dataset: Dataset, workers: int) -> None:
     """The default batch holds keys, numbers and every part's bytes, from workers too."""
-    loader: Loader[Batch] = Loader(dataset, batch_size=5, num_workers=workers)
+    loader: Loader[Batch] = Loader(dataset, batch_size=5, tail="drop", num_workers=workers)
 
     batch = next(iter(loader))
     loader.close()
@@ -271,7 +284,7 @@ def worker_identity(items: list[Item]) -> int:
 
 def test_workers_ignore_the_signals_of_a_preemption(dataset: Dataset) -> None:
     """SIGTERM, SIGHUP and SIGINT from outside change nothing: the trainer saves first, then ends them."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
     worker = next(batches)
 
@@ -288,7 +301,7 @@ BUSY_CHILDREN = """
 import os, signal, sys, threading, time, datakit
 os.register_at_fork(after_in_child=lambda: threading.Thread(target=time.sleep, args=(99,), daemon=True).start())
 data = datakit.open_dataset(sys.argv[1])
-batches = iter(datakit.Loader(data, batch_size=2, num_workers=1, collate=lambda items: os.getpid()))
+batches = iter(datakit.Loader(data, batch_size=2, tail="drop", num_workers=1, collate=lambda items: os.getpid()))
 os.system(f"kill {next(batches)}")
 print(len(list(batches)))
 """
@@ -310,7 +323,7 @@ def test_workers_ignore_sigterm_with_threads_that_a_library_starts_in_them(datas
 
 def test_workers_end_at_the_sigterm_of_their_own_trainer(dataset: Dataset) -> None:
     """It is what torch and multiprocessing send when nothing else is heard, and then they wait for the end."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
     worker = psutil.Process(next(batches))
 
@@ -322,7 +335,7 @@ def test_workers_end_at_the_sigterm_of_their_own_trainer(dataset: Dataset) -> No
 
 def test_a_loader_that_nobody_holds_takes_its_workers_along(dataset: Dataset) -> None:
     """At once, without the collector: no cycle leads from the loader to itself."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, prefetch_factor=1, collate=worker_identity)
     gc.disable()
     try:
         worker = next(iter(loader))
@@ -367,7 +380,7 @@ def test_a_worker_that_met_a_cut_file_is_not_promised_to_go_on(dataset: Dataset)
 
 def test_a_worker_that_dies_while_nobody_waits_for_it_disturbs_nothing(dataset: Dataset) -> None:
     """No exception comes out of the blue: the program is told when it asks for the batch."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
     worker = next(batches)
 
@@ -382,7 +395,7 @@ def test_a_worker_that_dies_while_nobody_waits_for_it_disturbs_nothing(dataset: 
 
 def test_a_worker_whose_end_somebody_else_was_told_is_an_error_too(dataset: Dataset) -> None:
     """A program that waits for any child takes the news away; the loop still ends."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, prefetch_factor=1, collate=worker_identity)
     batches = iter(loader)
     worker = next(batches)
 
@@ -403,7 +416,7 @@ class Exit:
 
 def test_a_worker_that_ends_by_itself_is_named_by_its_code(dataset: Dataset) -> None:
     """A library that calls exit, an import that crashes."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, collate=Exit())
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, collate=Exit())
 
     with pytest.raises(DatakitError, match=r"ended by itself \(exit code 3\)"):
         list(loader)
@@ -420,7 +433,9 @@ def give_up() -> None:
 
 def test_a_wait_for_a_stopped_worker_can_be_given_up(dataset: Dataset) -> None:
     """A hanging file system: what `on_wait` raises ends the loop, nothing is consumed, and the worker is ended."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, prefetch_factor=1, collate=worker_identity, on_wait=give_up)
+    loader = Loader(
+        dataset, batch_size=2, tail="drop", num_workers=1, prefetch_factor=1, collate=worker_identity, on_wait=give_up
+    )
     before = multiprocessing.active_children()
     batches = iter(loader)
     halt(next(batches))
@@ -442,7 +457,7 @@ def test_sigterm_is_heard_while_a_later_epoch_begins(dataset: Dataset) -> None:
         blocked.append(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []))
         raise GiveUp
 
-    loader = Loader(dataset, batch_size=2, num_workers=1, collate=worker_identity, on_wait=look)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, collate=worker_identity, on_wait=look)
     worker, *_ = loader
     halt(worker)
 
@@ -466,7 +481,7 @@ def stopping_then_tensor(items: list[Item]) -> list[Any]:
 
 def test_a_wait_for_the_rest_of_a_batch_can_be_given_up(dataset: Dataset) -> None:
     """Half a batch has come when its worker stops: torch asks that worker for each tensor, and waits for its answer."""
-    loader = Loader(dataset, batch_size=2, num_workers=1, collate=stopping_then_tensor, on_wait=give_up)
+    loader = Loader(dataset, batch_size=2, tail="drop", num_workers=1, collate=stopping_then_tensor, on_wait=give_up)
     before = multiprocessing.active_children()
 
     with pytest.raises(GiveUp):
@@ -507,7 +522,7 @@ def test_torch_pins_our_batches(dataset: Dataset) -> None:
 LEAVING = """
 import sys, datakit
 data = datakit.open_dataset(sys.argv[1])
-left, held, closed, failed, ring = (datakit.Loader(data, batch_size=4, num_workers=1) for _ in range(5))
+left, held, closed, failed, ring = (datakit.Loader(data, batch_size=4, tail="drop", num_workers=1) for _ in range(5))
 for batch in left:
     break
 batches = iter(held)
@@ -546,7 +561,7 @@ def test_a_program_that_leaves_an_epoch_half_way_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_closing_a_loader_ends_the_loop_that_is_under_way(dataset: Dataset, workers: int) -> None:
     """Its workers are gone; a new loop goes on where the old one was."""
-    loader = Loader(dataset, batch_size=4, num_workers=workers, collate=numbers_of)
+    loader = Loader(dataset, batch_size=4, tail="drop", num_workers=workers, collate=numbers_of)
     loop = iter(loader)
     first = next(loop)
 
