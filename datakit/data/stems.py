@@ -45,6 +45,9 @@ def cut_name(name: str, *, rule: KeyRule) -> tuple[str, str]:
         >>> cut_name("cats/a.b.c.jpg", rule="known"), cut_name("cat.seg.png", rule="known")
         (('cats/a.b.c', 'jpg'), ('cat', 'seg.png'))
     """
+    stem, _, suffix = name.partition(".")
+    if "." not in suffix and "/" not in suffix:
+        return stem, suffix  # most names have one dot, and all rules cut there
     first = name.find(".", name.rfind("/") + 1)
     if first < 0:
         return name, ""

@@ -30,11 +30,11 @@ from datakit.source.fetching import Fetched
 from datakit.source.lines import Lines
 from datakit.source.records import Records
 from datakit.storage.commit import read_manifest
-from datakit.storage.view import View
 from datakit.units import agree, format_bytes, format_count, format_number_of
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
+    from datakit.storage.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import NotFound, UsageError
 from datakit.pack.cut import NOWHERE
 from datakit.source.records import Records
-from datakit.storage.view import View, open_view
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
+    from datakit.storage.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ def open_parent(
         NotFound: There is no dataset.
         UsageError: It has another name: all its shards would change theirs.
     """
+    from datakit.storage.view import open_view
+
     place = str(parent).removesuffix(f"/{MANIFEST_NAME}")
     where = place if split is None else f"{place.rstrip('/')}/{split}"
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,10 @@ from datakit.pack.parent import Homes, Parent, find_homes
 from datakit.pack.receipts import task_of
 from datakit.source.columns import Spill, picked, stretches, subset
 from datakit.source.records import Records
-from datakit.storage.view import View
 from datakit.units import format_number_of
+
+if TYPE_CHECKING:
+    from datakit.storage.view import View
 
 _CHUNK = 2**16
 """Keys looked at together."""

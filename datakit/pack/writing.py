@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datakit.data.builder import ShardBuilder
 from datakit.data.digest import Buffer, Digester, FileEntry
@@ -22,8 +22,10 @@ from datakit.data.index import Index, index_name
 from datakit.data.manifest import Contents, Manifest, ShardEntry, content_digest, content_term, layout_digest
 from datakit.data.rows import Rows
 from datakit.data.shard import NAME_DIGITS, Row, Sample, shard_name
-from datakit.storage.commit import Staging
 from datakit.storage.disk import at_door, map_file
+
+if TYPE_CHECKING:
+    from datakit.storage.commit import Staging
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,11 +86,20 @@ class Files:
 
     def signatures(self, positions: Positions) -> list[bytes]:
         """16 bytes for each of some: BLAKE2b over name, size and stamp of each of its parts."""
-        return self.take(positions).signatures()
+        _, picked = self._places(positions)
+        sizes, stamps = self.sizes[picked].tolist(), self.stamps[picked].tolist()
+        found, at = [], 0
+        for kind in self.kind_of[positions].tolist():
+            suffixes = self.kinds[kind].suffixes
+            told = [f"{suffix}\0{sizes[n]} {stamps[n]}\0" for n, suffix in enumerate(suffixes, at)]
+            found.append(blake2b("".join(told).encode(), digest_size=16).digest())
+            at += len(suffixes)
+        return found
 
     def newest_ns(self, positions: Positions) -> int:
         """When the last of the files of some was changed, in ns since 1970; 0 where stamps are no times."""
-        return int(self.take(positions).stamps.max(initial=0)) if self.timed else 0
+        _, picked = self._places(positions)
+        return int(self.stamps[picked].max(initial=0)) if self.timed else 0
 
     def versions(self, positions: Positions) -> bytes:  # noqa: ARG002 -- of the protocol
         """None: signatures tell them."""
@@ -181,18 +190,6 @@ class FileBatch:
     def names(self) -> list[str]:
         """Names of the files, below the folder."""
         return [f"{self.naming.stem(key)}.{suffix}" for key, kind in self._rows() for suffix in kind.suffixes]
-
-    def signatures(self) -> list[bytes]:
-        """16 bytes a record: BLAKE2b over name, size and stamp of each of its parts."""
-        sizes, stamps = self.sizes.tolist(), self.stamps.tolist()
-        found, at = [], 0
-        for _, kind in self._rows():
-            digest = blake2b(digest_size=16)
-            for name in kind.suffixes:
-                digest.update(f"{name}\0{sizes[at]} {stamps[at]}\0".encode())
-                at += 1
-            found.append(digest.digest())
-        return found
 
     def _rows(self) -> Iterator[tuple[str, Kind]]:
         keys = self.keys.take(np.arange(len(self)))

@@ -5,15 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from support.cli import environment
 
-BESIDES = ("ssl", "http.client", "urllib.request", "datakit.pack.planning", "datakit.storage.store", "pyarrow")
-"""Of clients of stores and of planning, which belong to the parent; an index asks for pyarrow itself."""
+NETWORK = ("ssl", "http.client", "urllib.request", "datakit.storage.store")
+"""Of clients of stores."""
 
 
-def test_a_worker_imports_no_more_than_a_shard_takes() -> None:
-    """Each is a process of its own and pays for its imports again."""
-    script = f"import sys, datakit.pack.shards, datakit.source.files; print(*set({BESIDES!r}) & set(sys.modules))"
+@pytest.mark.parametrize(
+    ("rooms", "besides"),
+    [
+        ("datakit.pack.build", NETWORK),
+        # a worker is a process of its own and pays for its imports again; an index asks for pyarrow itself
+        ("datakit.pack.shards, datakit.source.folders", (*NETWORK, "pyarrow", "logging", "datakit.storage.commit")),
+    ],
+)
+def test_what_a_local_pack_does_not_need_is_not_imported(rooms: str, besides: tuple[str, ...]) -> None:
+    """Importing takes longer than packing a small folder does."""
+    script = f"import sys, {rooms}; print(*set({besides!r}) & set(sys.modules))"
 
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
 
