@@ -137,6 +137,7 @@ ORDER = [
     "version/origins",
     "version/revision",
     "version/places",
+    "version/excerpt",
     "version/diff",
     "feed/mapped",
     "feed/dataset",

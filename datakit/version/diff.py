@@ -22,15 +22,13 @@ from datakit.errors import IntegrityError, Refused
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.view import View
+from datakit.version.excerpt import excerpt
 from datakit.version.places import Named, Resolver
 
 What: TypeAlias = Literal["changed", "added", "removed", "moved"]
 
 SHOWN_BYTES = 64 * 2**10
 """Bytes of a part that are read to show it."""
-
-SHOWN_CHARACTERS = 400
-"""Of these, what is told."""
 
 _NOT_SETTINGS = ("source",)
 
@@ -279,23 +277,29 @@ def _shown(old: _Reader, new: _Reader, changes: SampleChanges, show: int) -> Ite
             for part in sorted({*before.parts, *after.parts})
             if _mark(before.parts.get(part)) != _mark(after.parts.get(part))
         ]
+        was, now = old.data(before_shard, before, parts), new.data(after_shard, after, parts)
         yield Shown(
             "changed",
             after.key,
             old.name(before_shard),
             new.name(after_shard),
-            old.text(before_shard, before, parts),
-            new.text(after_shard, after, parts),
+            _told(before, was, now),
+            _told(after, now, was),
         )
     for shard, place in changes.added[:show].tolist():
         row = new.row(shard, place)
-        yield Shown("added", row.key, None, new.name(shard), {}, new.text(shard, row, sorted(row.parts)))
+        yield Shown("added", row.key, None, new.name(shard), {}, _told(row, new.data(shard, row, row.parts)))
     for shard, place in changes.removed[:show].tolist():
         row = old.row(shard, place)
-        yield Shown("removed", row.key, old.name(shard), None, old.text(shard, row, sorted(row.parts)), {})
+        yield Shown("removed", row.key, old.name(shard), None, _told(row, old.data(shard, row, row.parts)), {})
     for before_shard, _, after_shard, after_row in changes.moved[:show].tolist():
         key = new.row(after_shard, after_row).key
         yield Shown("moved", key, old.name(before_shard), new.name(after_shard), {}, {})
+
+
+def _told(row: Row, read: Mapping[str, bytes], other: Mapping[str, bytes] | None = None) -> dict[str, str]:
+    """The texts of parts that were read; long ones from where they differ from the sample's other version."""
+    return {name: excerpt(data, row.parts[name], other=(other or {}).get(name)) for name, data in sorted(read.items())}
 
 
 def _mark(part: Part | None) -> tuple[int, int] | None:
@@ -318,9 +322,9 @@ class _Reader:
         row: Row = self._rows[number].row(place)
         return row
 
-    def text(self, number: int, row: Row, parts: Iterable[str]) -> dict[str, str]:
+    def data(self, number: int, row: Row, parts: Iterable[str]) -> dict[str, bytes]:
         shard = self._view.contents.shards[number]
-        told = {}
+        read = {}
         for name in parts:
             part = row.parts.get(name)
             if part is not None:
@@ -333,17 +337,5 @@ class _Reader:
                         hint=f"See all damage: datakit verify {shlex.quote(str(self._view.where))}",
                         subject=where,
                     )
-                told[name] = _words(data, part)
-        return told
-
-
-def _words(data: bytes, part: Part) -> str:
-    """Text as it is, cut where it is long; of other bytes their number and checksum."""
-    try:
-        text = data.decode() if len(data) == part.size else data.decode(errors="ignore")
-    except UnicodeDecodeError:
-        text = "\0"
-    if not all(letter.isprintable() or letter in "\n\r\t" for letter in text):
-        return f"{part.size} bytes, crc32c {part.crc32c:08x}"
-    cut = len(text) > SHOWN_CHARACTERS or len(data) < part.size
-    return text[:SHOWN_CHARACTERS] + (f"... ({part.size} bytes)" if cut else "")
+                read[name] = data
+        return read
