@@ -54,6 +54,7 @@ ORDER = [
     "storage/transfer",
     "storage/upload",
     "storage/compare",
+    "storage/strangers",
     "storage/refusals",
     "storage/moves",
     "storage/spool",

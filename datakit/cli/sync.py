@@ -138,8 +138,12 @@ def _plan_facts(plan: SyncPlan) -> dict[str, object]:
     from datakit.units import format_bytes
 
     facts: dict[str, object] = {
-        f"{action.verb} {action.name}": format_bytes(action.bytes) for action in plan.actions if action.verb != "keep"
+        f"{action.verb} {action.name}": format_bytes(action.bytes)
+        for action in plan.actions
+        if action.verb not in ("keep", "leave")
     }
+    if plan.count("leave"):
+        facts["leave"] = f"{_files(plan.count('leave'))} that SRC has not"
     return facts | {"keep": _files(plan.count("keep")), "requests": plan.requests}
 
 

@@ -275,7 +275,7 @@ def compare_commits(
         if there is None or changed:
             verdict: Verdict = "absent"
         elif path is not None:
-            begun = begun or _begun(path, name)
+            begun = begun or begun_at(path.parents[name.count("/")])
             verdict = _file_here(path, there, entry, vouched=vouched is not None, repair=repair, begun=begun.get(name))
         elif vouched is None:
             verdict = _object_here(there, entry, original(name))
@@ -303,9 +303,8 @@ def _renewable(manifest: Manifest, destination: Holding | None) -> dict[str, Fil
     return {entry.name: entry for entry in old.members}
 
 
-def _begun(path: Path, name: str) -> dict[str, FileEntry]:
-    """Members of a commit whose arrival at this place was begun and killed; `path` is that of the member `name`."""
-    top = path.parents[name.count("/")]
+def begun_at(top: Path) -> dict[str, FileEntry]:
+    """Members of a commit whose arrival at this place was begun and killed."""
     try:
         data = bytes(disk.map_file(top / NEXT_NAME))
     except FileNotFoundError:

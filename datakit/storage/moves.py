@@ -38,17 +38,19 @@ from datakit.storage.partial import partial_bytes
 from datakit.storage.refusals import (
     refuse_clashes,
     refuse_harm,
+    refuse_many,
     refuse_nesting,
     refuse_unlisted,
     refuse_unspeakable,
 )
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.store import Location, ObstoreStore, open_location
+from datakit.storage.strangers import left_behind
 from datakit.storage.transfer import Knobs
 from datakit.storage.upload import reads_as
 from datakit.units import format_bytes, parse_bytes
 
-Verb: TypeAlias = Literal["fetch", "put", "keep", "delete"]
+Verb: TypeAlias = Literal["fetch", "put", "keep", "delete", "leave"]
 Durability: TypeAlias = Literal["auto", "always", "never"]
 
 
@@ -103,7 +105,7 @@ class SyncPlan:
         destination: To where; of one file, its place there.
         kind: A commit, or files.
         name: The commit's name, or None.
-        actions: Every file that moves, stays or goes, by name.
+        actions: Every file that moves, stays or goes, by name; `leave` is one that only the destination has.
         bytes_to_move: Bytes of those that move.
         requests: Requests that the run will make, besides those that planning made; retries come on top.
         damaged: Members of the destination that were found damaged and are moved again.
@@ -172,6 +174,8 @@ def plan_sync(
         refuse_clashes(held.items, origin)
     else:
         refuse_unspeakable(held.items, target)
+    for said in left_behind(held, origin):
+        on_event(said)
     view = _View(held, origin, target, patient(target, settings), repair)
     committed = view.committed()
     if not held.single:
@@ -183,14 +187,9 @@ def plan_sync(
         return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
     here = view.here
     difference = view.compare(committed, here)
-    refuse_harm(held, target, view.store, here, difference.move)
+    refuse_harm(held, target, view.store, here, difference.move, delete=delete)
     extra = difference.extra if delete else []
-    if len(extra) > (max_delete or 0):
-        names = ", ".join(item.name for item in extra[:3])
-        raise Refused(
-            f"{len(extra)} files would be deleted, more than --max-delete {max_delete} (first: {names})",
-            hint="Look at them with --dry-run and a larger --max-delete",
-        )
+    refuse_many(extra, max_delete)
     refuse_unlisted(held, origin, patient(origin, settings), extra, connections=settings.concurrency)
     plan = _plan(view, difference, extra, settings, committed)
     _check_room(plan, here, budget=None if budget is None else parse_bytes(budget))
@@ -338,7 +337,8 @@ def _plan(
     held, target = view.held, view.target
     has_manifest = held.manifest is None or (committed is not None and committed.manifest == held.manifest)
     verb: Verb = "put" if target.path is None else "fetch"
-    steps = [(verb, difference.move), ("keep", difference.keep), ("delete", extra)]
+    left = [] if extra else difference.extra
+    steps = [(verb, difference.move), ("keep", difference.keep), ("delete", extra), ("leave", left)]
     actions = [Action(each, item.name, item.bytes) for each, items in steps for item in items]
     knobs = settings.knobs(durable=True)
     return SyncPlan(

@@ -20,6 +20,7 @@ from datakit.storage.compare import Holding, Item
 from datakit.storage.objects import Store
 from datakit.storage.regular import refuse_folder
 from datakit.storage.store import Location
+from datakit.storage.strangers import refuse_strangers
 
 
 def refuse_clashes(names: Iterable[str], place: Location) -> None:
@@ -76,6 +77,20 @@ def _spot(place: Location) -> str:
     return place.url.rstrip("/") if place.path is None else os.path.realpath(place.path)
 
 
+def refuse_many(extra: Sequence[Item], max_delete: int | None) -> None:
+    """Refuse to delete more files than were allowed.
+
+    Raises:
+        Refused: Names the first three.
+    """
+    if len(extra) > (max_delete or 0):
+        names = ", ".join(item.name for item in extra[:3])
+        raise Refused(
+            f"{len(extra)} files would be deleted, more than --max-delete {max_delete} (first: {names})",
+            hint="Look at them with --dry-run and a larger --max-delete",
+        )
+
+
 def refuse_unlisted(held: Holding, origin: Location, store: Store, extra: Sequence[Item], *, connections: int) -> None:
     """Refuse to delete what the source has after all: its listing was not whole.
 
@@ -111,8 +126,12 @@ def refuse_unlisted(held: Holding, origin: Location, store: Store, extra: Sequen
                 )
 
 
-def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str, Item], moves: Sequence[Item]) -> None:
+def refuse_harm(
+    held: Holding, target: Location, store: Store, here: Mapping[str, Item], moves: Sequence[Item], *, delete: bool
+) -> None:
     """Refuse to move files over or into a commit that stands at the destination, over a folder, or below a file.
+
+    A commit is refused a place of strangers' files too (see `strangers`).
 
     It asks for the manifests of folders that something moves into, and for those above the destination where something
     is there already that would be overwritten.
@@ -123,6 +142,7 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
         store: Its store, asked with patience.
         here: What lies at the destination.
         moves: What would be moved.
+        delete: Whether what the destination holds besides is deleted.
 
     Raises:
         Refused: Names the commit, or the folder or file in the way, and the file that would come.
@@ -135,6 +155,8 @@ def refuse_harm(held: Holding, target: Location, store: Store, here: Mapping[str
         with disk.at_door(target.path):
             for name in (*(item.name for item in moves), *([MANIFEST_NAME] if held.kind == "commit" else [])):
                 refuse_folder(target.path / name)
+    if not delete:
+        refuse_strangers(held, target, here)
     if held.kind != "files" or not moves:
         return
     standing = _Standing(target, store, here, listed=not held.single)

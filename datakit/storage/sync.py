@@ -32,8 +32,10 @@ from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_
 from datakit.storage.partial import Fetch, remove_leftovers, remove_stale
 from datakit.storage.retry import Pace
 from datakit.storage.spool import spool
+from datakit.storage.strangers import in_commit
 from datakit.storage.transfer import Knobs, download
 from datakit.storage.upload import Put, take_away, upload
+from datakit.units import format_bytes, format_number_of
 
 __all__ = ["Action", "SyncPlan", "SyncResult", "SyncSettings", "plan_sync", "run_sync", "sync"]
 
@@ -51,6 +53,7 @@ class SyncResult:
         kept_files: Files that were there already.
         unverified_files: Of those moved, the ones for which the source has no checksum to compare with.
         deleted: Names that were deleted.
+        left_files: Files that only the destination has, and that stay.
         requests: Requests made, planning included, by class.
         seconds: How long moving took.
         up_to_date: Whether there was nothing to do.
@@ -67,6 +70,7 @@ class SyncResult:
     kept_files: int
     unverified_files: int
     deleted: tuple[str, ...]
+    left_files: int
     requests: RequestCounts
     seconds: float
     up_to_date: bool
@@ -141,6 +145,8 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
             else:
                 with _alone(plan, path):
                     num_unverified = _run_download(plan, path, on_event)
+        if (said := _left(plan)) is not None:
+            on_event(said)
     return SyncResult(
         source=plan.source,
         destination=plan.destination,
@@ -151,11 +157,25 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         kept_files=plan.count("keep"),
         unverified_files=num_unverified,
         deleted=tuple(action.name for action in plan.actions if action.verb == "delete"),
+        left_files=plan.count("leave"),
         requests=plan.origin.store.requests + plan.target.store.requests,
         seconds=time.monotonic() - begun,
         up_to_date=plan.up_to_date or not (plan.moves or plan.count("delete") or not plan.has_manifest),
         by_manifest=plan.kind == "commit" and not plan.repair,
         manifest_digest=plan.held.manifest.digest if plan.held.manifest else None,
+    )
+
+
+def _left(plan: SyncPlan) -> Caution | None:
+    """What to say of files that stay where a commit came, and that it does not name: an older version's shards."""
+    left = [action for action in plan.actions if action.verb == "leave"]
+    others = [action for action in left if in_commit(plan.held, action.name)]
+    if not others:
+        return None
+    what = f"{format_number_of(len(others), 'file')} ({format_bytes(sum(other.bytes for other in others))})"
+    return Caution(
+        f"{plan.destination} keeps {what} of before, such as {others[0].name}: readers that list it take them for data",
+        hint=f"See what would go: the same command with --delete --max-delete {len(left)} --dry-run",
     )
 
 

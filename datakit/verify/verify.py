@@ -205,7 +205,7 @@ def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Cautio
     if spare := besides.versions:
         what = f"{format_number_of(len(spare), 'file')} ({format_bytes(spare_bytes)}) of another version"
         remove = f"datakit sync --delete --max-delete {len(spare)} SRC {shlex.quote(view.where)}"
-        hint = f"No reader takes them for data; remove them by a sync from where it comes from: {remove}"
+        hint = f"Readers that list it take them for data; remove them by a sync from where it comes from: {remove}"
         yield Caution(f"{view.where} also holds {what} of {view.manifest.name}, such as {spare[0]}", hint=hint)
 
 

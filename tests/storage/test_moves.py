@@ -155,7 +155,7 @@ def test_a_budget_counts_what_is_there_and_what_would_come(bucket: str, tmp_path
     """One byte too many is refused before anything moves; exactly enough is enough."""
     size = 1500 + len(make_commit(tmp_path / "ds", {"a": bytes(1000), "b": bytes(500)}).to_bytes())
     (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / "other").write_bytes(bytes(100))
+    (tmp_path / "copy" / "ds-0123abcd.tar").write_bytes(bytes(100))
 
     for place in (tmp_path / "copy", f"{bucket}/ds"):
         with pytest.raises(NoSpace, match="over its budget of") as caught:
@@ -166,7 +166,7 @@ def test_a_budget_counts_what_is_there_and_what_would_come(bucket: str, tmp_path
     plan = plan_sync(tmp_path / "ds", tmp_path / "copy", budget=f"{size + 100}B")
 
     assert plan.bytes_to_move == 1500
-    assert files_below(tmp_path / "copy") == {"other": bytes(100)}
+    assert files_below(tmp_path / "copy") == {"ds-0123abcd.tar": bytes(100)}
 
 
 def test_a_budget_counts_the_manifest(bucket: str, tmp_path: Path) -> None:
@@ -222,14 +222,15 @@ def test_deleting_needs_a_bound_and_keeps_it(bucket: str, tmp_path: Path) -> Non
 
 
 def test_without_delete_nothing_is_deleted(tmp_path: Path) -> None:
-    """What the destination holds besides is left alone and not mentioned."""
+    """What the destination holds besides is left alone, and counted."""
     make_commit(tmp_path / "ds", {"a": b"1"})
-    (tmp_path / "copy").mkdir()
+    sync(tmp_path / "ds", tmp_path / "copy")
     (tmp_path / "copy" / "x").write_bytes(b"")
+    make_commit(tmp_path / "ds", {"a": b"1", "b": b"2"})
 
     plan = plan_sync(tmp_path / "ds", tmp_path / "copy")
 
-    assert verbs(plan) == {"a": "fetch"}
+    assert verbs(plan) == {"a": "keep", "b": "fetch", "x": "leave"}
 
 
 def test_one_file_goes_under_its_name_or_the_given_one(bucket: str, tmp_path: Path) -> None:
