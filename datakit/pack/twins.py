@@ -56,11 +56,13 @@ def groups_of(digests: Digests) -> list[npt.NDArray[np.int64]]:
     Args:
         digests: A row of 16 bytes for each sample.
     """
-    suspects = repeated(digests.view(np.uint64)[:, 0])
-    of = np.unique(picked(digests, suspects), axis=0, return_inverse=True)[1].ravel()
-    order = np.argsort(of, kind="stable")
-    pieces = np.split(suspects[order], np.flatnonzero(np.diff(of[order])) + 1)
-    return sorted((piece for piece in pieces if len(piece) > 1), key=lambda piece: int(piece[0]))
+    groups: list[npt.NDArray[np.int64]] = []
+    for suspects in repeated(digests.view(np.uint64)[:, 0]):
+        of = np.unique(picked(digests, suspects), axis=0, return_inverse=True)[1].ravel()
+        order = np.argsort(of, kind="stable")
+        pieces = np.split(suspects[order], np.flatnonzero(np.diff(of[order])) + 1)
+        groups += [piece for piece in pieces if len(piece) > 1]
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def known_digests(records: Records, some: Iterable[npt.NDArray[np.int64]], *, spill: Spill) -> Digests:
@@ -89,7 +91,8 @@ def rows(digests: bytes) -> Digests:
 
 def suspects_of(records: Records) -> npt.NDArray[np.int64]:
     """Records of whose size there is another: all others have no twin."""
-    return repeated(records.part_bytes(slice(0, len(records.keys))).view(np.uint64))
+    sizes = records.part_bytes(slice(0, len(records.keys)))
+    return np.sort(np.concatenate([_NONE, *repeated(sizes.view(np.uint64))]))
 
 
 def without_twins(
@@ -111,7 +114,7 @@ def without_twins(
     """
     count = len(records.keys)
     if records.exact:
-        groups = groups_of(known_digests(records, kept(count, _NONE), spill=local.spill))
+        groups = groups_of(known_digests(records, kept(count, []), spill=local.spill))
     else:
         suspects = suspects_of(records)
         on_reading(_reading(records, suspects))
@@ -121,7 +124,7 @@ def without_twins(
         on_reading(_reading(records, left_out))
         _read(records, left_out, local, crew)
     stay = local.spill.column(np.int64)
-    for its in kept(count, left_out):
+    for its in kept(count, [left_out]):
         stay.append(its)
     pairs = [(int(group[0]), int(twin)) for group in groups for twin in group[1:]][:LISTED]
     names = [(records.keys[first], records.keys[twin]) for first, twin in pairs]

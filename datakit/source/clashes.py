@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import key_hash
-from datakit.source.columns import IN_MEMORY, Spill, picked, repeated, stretches
+from datakit.source.columns import IN_MEMORY, Positions, Spill, picked, repeated, stretches
 from datakit.source.records import KeyColumn
 from datakit.source.troubles import Raw, Trouble
 
@@ -56,11 +56,16 @@ def clashes(keys: KeyColumn, *, spill: Spill = IN_MEMORY) -> list[Clash]:
     Raises:
         NoSpace: The spool's disk is full.
     """
-    suspects = repeated(_folded_hashes(keys, spill))
+    found = [clash for some in repeated(folded_hashes(keys, spill=spill)) for clash in among(keys, some)]
+    return sorted(found, key=lambda clash: clash.position)
+
+
+def among(keys: KeyColumn, some: Positions) -> list[Clash]:
+    """Those of some records, whose positions rise, that clash with an earlier one of them."""
     by_key: dict[str, int] = {}
     by_fold: dict[str, tuple[int, str]] = {}
     found = []
-    for position, key in zip(suspects.tolist(), keys.take(suspects), strict=True):
+    for position, key in zip(some.tolist(), keys.take(some), strict=True):
         if key in by_key:
             found.append(Clash(position, key, by_key[key], key))
             continue
@@ -76,8 +81,16 @@ def folded(key: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", key).lower())
 
 
-def _folded_hashes(keys: KeyColumn, spill: Spill) -> npt.NDArray[np.uint64]:
-    """`key_hash` of each key as it is compared; computed anew only where that is another text."""
+def folded_hashes(keys: KeyColumn, *, spill: Spill) -> npt.NDArray[np.uint64]:
+    """`key_hash` of each key as it is compared; computed anew only where that is another text.
+
+    Args:
+        keys: All keys.
+        spill: Where a column goes that is long.
+
+    Raises:
+        NoSpace: The spool's disk is full.
+    """
     if all(_is_plain(keys.text[some].tobytes()) for some in stretches(len(keys.text), keys.text)):
         return keys.hashes()
     hashes = spill.column(np.uint64)

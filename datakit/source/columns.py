@@ -15,7 +15,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +40,8 @@ NEAR = 2**22
 
 SORTED = 2**21
 """Rows that are sorted together, some tens of megabytes."""
+
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,19 +178,24 @@ def near(positions: Positions, *columns: npt.NDArray[Any]) -> list[Positions]:
     return np.split(order, np.flatnonzero(np.diff(regions[order])) + 1)
 
 
-def kept(count: int, gone: Positions) -> Iterator[Positions]:
-    """Positions of so many rows but for some, whose own rise; some at a time."""
-    for some in stretches(count):
-        first, last = gone.searchsorted((some.start, some.stop))
-        yield np.delete(np.arange(some.start, some.stop), gone[first:last] - some.start)
+def kept(count: int, gone: Sequence[Positions]) -> Iterator[Positions]:
+    """Positions of so many rows but for some, some at a time.
+
+    Args:
+        count: How many rows there are.
+        gone: Positions of those that are left out, in pieces of which each rises.
+    """
+    for some in stretches(count, *gone):
+        its = [piece[slice(*piece.searchsorted((some.start, some.stop)))] for piece in gone]
+        yield np.delete(np.arange(some.start, some.stop), np.concatenate([_NONE, *its]) - some.start)
 
 
-def thinned(column: npt.NDArray[Any], gone: Positions, *, spill: Spill) -> npt.NDArray[Any]:
+def thinned(column: npt.NDArray[Any], gone: Sequence[Positions], *, spill: Spill) -> npt.NDArray[Any]:
     """A column without some rows.
 
     Args:
         column: All rows.
-        gone: Positions of those that are left out, rising.
+        gone: Positions of those that are left out, in pieces of which each rises.
         spill: Where it goes when it is long.
 
     Raises:
@@ -216,7 +223,7 @@ def having(kinds: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> Itera
 
 def within(numbers: npt.NDArray[Any], low: int, high: int, *, rows: slice) -> Positions:
     """Positions, among some rows of a column, of the numbers from `low` to `high`, both included; rising."""
-    found = [np.zeros(0, np.int64)]
+    found = [_NONE]
     for start in range(rows.start, rows.stop, STRETCH):
         some = numbers[start : min(start + STRETCH, rows.stop)]
         found.append(start + np.flatnonzero((some >= low) & (some <= high)))
@@ -224,11 +231,15 @@ def within(numbers: npt.NDArray[Any], low: int, high: int, *, rows: slice) -> Po
     return np.concatenate(found)
 
 
-def repeated(numbers: npt.NDArray[np.uint64]) -> Positions:
-    """Positions of the numbers that are there more than once, rising; hashes, since their ranges must be alike full."""
+def repeated(numbers: npt.NDArray[np.uint64]) -> Iterator[Positions]:
+    """Positions of the numbers that are there more than once: rising in each piece, and those of a number in one piece.
+
+    Args:
+        numbers: Hashes: pieces are alike long where numbers are as likely as each other.
+    """
     ranges = max(1, -(-len(numbers) // SORTED))
     bounds = [-(-number * 2**64 // ranges) for number in range(ranges + 1)]
-    twice = []
+    everything = slice(0, len(numbers))
     for low, high in pairwise(bounds):
         pieces = [np.zeros(0, np.uint64)]
         for some in stretches(len(numbers), numbers):
@@ -236,14 +247,17 @@ def repeated(numbers: npt.NDArray[np.uint64]) -> Positions:
             pieces.append(piece[(piece >= low) & (piece <= high - 1)])
         rising = np.concatenate(pieces)
         rising.sort()
-        twice.append(np.unique(rising[1:][rising[1:] == rising[:-1]]))
-    wanted = np.concatenate(twice)
-    found = [np.zeros(0, np.int64)]
-    if len(wanted):
-        found += [
-            some.start + np.flatnonzero(np.isin(numbers[some], wanted)) for some in stretches(len(numbers), numbers)
-        ]
-    return np.concatenate(found)
+        if len(twice := np.unique(rising[1:][rising[1:] == rising[:-1]])):
+            its = within(numbers, low, high - 1, rows=everything)
+            yield its[np.isin(picked(numbers, its), twice)]
+
+
+def later(rows: npt.NDArray[np.uint8]) -> Positions:
+    """Places of the rows of 16 bytes that are equal to an earlier one, rising."""
+    halves = rows.view(np.uint64)
+    order = np.lexsort((halves[:, 0], halves[:, 1]))  # stable
+    same = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
+    return np.sort(order[1:][same])
 
 
 def _map_of(column: npt.NDArray[Any]) -> mmap.mmap | None:

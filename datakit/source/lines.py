@@ -21,8 +21,8 @@ import numpy.typing as npt
 from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import BLOCK_BYTES, Sample, sample_digest
 from datakit.events import Caution, Note
-from datakit.source.clashes import clashes
-from datakit.source.columns import IN_MEMORY, Positions, Spill, picked, stretches, thinned
+from datakit.source.clashes import Clash, among, folded_hashes
+from datakit.source.columns import IN_MEMORY, Positions, Spill, later, picked, repeated, stretches, thinned
 from datakit.source.kinds import lines_name
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import changed, open_original
@@ -244,13 +244,35 @@ class _Growing:
 
 
 def _without_clashes(lines: Lines, *, drop_twins: bool, spill: Spill) -> Lines:
-    found = clashes(lines.keys, spill=spill)
-    if not found:
+    found: list[Clash] = []
+    twins, ends = spill.column(np.int64), [0]
+    for some in repeated(hashes := folded_hashes(lines.keys, spill=spill)):
+        repeats = later(picked(lines.digests, some)) if drop_twins else np.zeros(0, np.int64)
+        twins.append(some[repeats])
+        ends.append(ends[-1] + len(repeats))
+        others = np.delete(some, repeats)
+        found += (clash for its in repeated(picked(hashes, others)) for clash in among(lines.keys, others[its]))
+    if not ends[-1] and not found:
         return lines
+    found.sort(key=lambda clash: clash.position)
+    gone = [np.array([clash.position for clash in found], np.int64), *np.split(twins.done(), ends[1:-1])]
+    return replace(
+        lines,
+        keys=lines.keys.without(gone, spill=spill),
+        firsts=lines.firsts - sum(piece.searchsorted(lines.firsts) for piece in gone),
+        offsets=thinned(lines.offsets, gone, spill=spill),
+        sizes=thinned(lines.sizes, gone, spill=spill),
+        digests=thinned(lines.digests, gone, spill=spill),
+        troubles=(*lines.troubles, *_told(lines, found)),
+        twins=ends[-1],
+    )
+
+
+def _told(lines: Lines, found: Sequence[Clash]) -> list[Trouble]:
     where = lines.where([position for clash in found for position in (clash.position, clash.earlier)])
     hint = "Give each record a key of its own, or set pack.key_field to the field that does"
     twins = [bool((lines.digests[clash.position] == lines.digests[clash.earlier]).all()) for clash in found]
-    troubles = [
+    return [
         clash.trouble(
             where=where[clash.position],
             earlier=where[clash.earlier],
@@ -258,16 +280,4 @@ def _without_clashes(lines: Lines, *, drop_twins: bool, spill: Spill) -> Lines:
             raws=(lines.raw(clash.position),),
         )
         for clash, twin in zip(found, twins, strict=True)
-        if not (twin and drop_twins)
     ]
-    gone = np.array([clash.position for clash in found])
-    return replace(
-        lines,
-        keys=lines.keys.without(gone, spill=spill),
-        firsts=lines.firsts - gone.searchsorted(lines.firsts),
-        offsets=thinned(lines.offsets, gone, spill=spill),
-        sizes=thinned(lines.sizes, gone, spill=spill),
-        digests=thinned(lines.digests, gone, spill=spill),
-        troubles=(*lines.troubles, *troubles),
-        twins=sum(twins) if drop_twins else 0,
-    )

@@ -186,14 +186,15 @@ class Members:
             said=None if self.said is None else Said(*(column[positions] for column in self.said)),
         )
 
-    def without(self, gone: Positions, *, spill: Spill) -> Members:
+    def without(self, some: Positions, *, spill: Spill) -> Members:
         """The table without some of them, whose positions rise.
 
         Raises:
             NoSpace: The spool's disk is full.
         """
-        begins, ends = picked(self.firsts, gone), picked(self.firsts, gone + 1)
-        parts = np.concatenate([np.arange(first, last) for first, last in zip(begins, ends, strict=True)])
+        begins, ends = picked(self.firsts, some), picked(self.firsts, some + 1)
+        parts = [np.concatenate([np.arange(first, last) for first, last in zip(begins, ends, strict=True)])]
+        gone = [some]
         firsts, num_parts = spill.column(np.int64), 0
         firsts.append(np.zeros(1, np.int64))
         for its in kept(len(self.keys), gone):
@@ -210,7 +211,7 @@ class Members:
             sizes=thinned(self.sizes, parts, spill=spill),
             all_signatures=thinned(self.all_signatures, gone, spill=spill),
             rows=thinned(self.rows, gone, spill=spill),
-            said=None if self.said is None else Said(*(np.delete(column, gone) for column in self.said)),
+            said=None if self.said is None else Said(*(np.delete(column, some) for column in self.said)),
         )
 
 

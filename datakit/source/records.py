@@ -171,8 +171,8 @@ class KeyColumn:
         hashes = picked(self.known_hashes, positions) if hashed and self.known_hashes is not None else None
         return KeyColumn.joined(np.frombuffer(b"".join(texts), np.uint8), picked(self.lengths, positions), hashes)
 
-    def without(self, gone: Positions, *, spill: Spill) -> KeyColumn:
-        """A column without some of them, whose positions rise.
+    def without(self, gone: Sequence[Positions], *, spill: Spill) -> KeyColumn:
+        """A column without some of them, whose positions rise in each piece.
 
         Raises:
             NoSpace: The spool's disk is full.

@@ -115,10 +115,10 @@ def test_a_parent_does_not_see_where_columns_lie(tmp_path: Path, few: Callable[[
 
 def peak_bytes(root: Path, count: int, settings: dict[str, object]) -> int:
     """The most memory that listing and planning so many lines takes, as Python and numpy count it."""
-    raw = write_lines(root / f"{count}.jsonl", (b'{"id":"r%08d"}' % number for number in range(count)))
+    raw = write_lines(root / f"{count}.jsonl", (b'{"id":"r%08d"}' % (number % (count // 2)) for number in range(count)))
     tracemalloc.start()
     try:
-        words = PackSettings(shard_size="64KiB", bundle=64, **settings)  # type: ignore[arg-type]  # by name
+        words = PackSettings(shard_size="64KiB", bundle=64, dedupe="drop", **settings)  # type: ignore[arg-type]  # by name
         pack(raw, root / "ds", settings=words, workers=1, dry_run=True)
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -126,14 +126,12 @@ def peak_bytes(root: Path, count: int, settings: dict[str, object]) -> int:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"layout": "shuffle"}, {"splits": {"train": 3, "dev": 1}}],
-    ids=["stable", "shuffle", "splits"],
+    "settings", [{}, {"layout": "shuffle", "splits": {"train": 3, "dev": 1}}], ids=["stable", "shuffle"]
 )
 def test_three_times_the_records_take_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: Callable[[int], None], settings: dict[str, object]
 ) -> None:
-    """What is known of each record, some 50 bytes, is in files while it is listed and planned."""
+    """What is known of each line, some 50 bytes, is in files while it is listed and planned; each second is a twin."""
     monkeypatch.setattr("datakit.source.spans.SPAN_BYTES", 2**15)
     monkeypatch.setattr("datakit.pack.planning._CHUNK", 2**9)
     few(2**13)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from datakit.source.columns import (
     Spill,
     having,
     kept,
+    later,
     let_go,
     picked,
     repeated,
@@ -53,7 +55,7 @@ def test_a_column_in_a_file_is_one_in_memory(few: Spill, pieces: list[list[int]]
     plain = np.array([number for piece in pieces for number in piece], np.uint64)
     count = len(plain)
     some = np.array([random.randrange(count) for _ in range(9)] if count else [], np.int64)  # type: ignore[attr-defined]  # a Random
-    gone = np.unique(some)
+    gone = [np.unique(some)[::2], np.unique(some)[1::2]]
 
     ours = column(pieces, few)
 
@@ -62,9 +64,13 @@ def test_a_column_in_a_file_is_one_in_memory(few: Spill, pieces: list[list[int]]
     assert picked(ours, some).tolist() == plain[some].tolist()
     assert picked(ours, slice(2, 6)).tolist() == plain[2:6].tolist()
     assert subset(ours, some, spill=few).tolist() == plain[some].tolist()
-    assert thinned(ours, gone, spill=few).tolist() == np.delete(plain, gone).tolist()
-    assert [position for its in kept(count, gone) for position in its] == np.delete(np.arange(count), gone).tolist()
-    assert repeated(ours).tolist() == [at for at, number in enumerate(plain) if (plain == number).sum() > 1]
+    assert thinned(ours, gone, spill=few).tolist() == np.delete(plain, some).tolist()
+    assert [position for its in kept(count, gone) for position in its] == np.delete(np.arange(count), some).tolist()
+    twice = [its.tolist() for its in repeated(ours)]
+    found = list(itertools.chain.from_iterable(twice))
+    assert sorted(found) == [at for at, number in enumerate(plain) if (plain == number).sum() > 1]
+    assert all(its == sorted(its) for its in twice)
+    assert sum(len(set(plain[its])) for its in twice) == len(set(plain[found]))
     inside = within(ours, 3, 2**63, rows=slice(count // 3, count))
     assert inside.tolist() == [at for at in range(count // 3, count) if 3 <= plain[at] <= 2**63]
 
@@ -96,9 +102,19 @@ def test_keys_in_a_file_are_keys_in_memory(few: Spill, pieces: list[list[str]], 
     assert ours.take(some) == plain.take(some)
     assert ours.chosen(some).hashes().tolist() == plain.chosen(some).hashes().tolist()
     gone = np.unique(some)
-    left = ours.without(gone, spill=few)
+    left = ours.without([gone], spill=few)
     assert list(left) == np.delete(np.array(keys, object), gone).tolist()
     assert left.hashes().tolist() == np.delete(plain.hashes(), gone).tolist()
+
+
+@given(st.lists(st.integers(0, 5), max_size=20), st.booleans())
+def test_rows_that_repeat_earlier_ones_are_found(values: list[int], heads_equal: bool) -> None:
+    """All but the first of equal ones, whichever half differs."""
+    rows = [(b"\0" * 8 if heads_equal else bytes([value]) * 8) + bytes([value]) * 8 for value in values]
+
+    found = later(np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 16))
+
+    assert found.tolist() == [at for at, value in enumerate(values) if value in values[:at]]
 
 
 def test_a_column_keeps_its_rows_and_their_kind(few: Spill) -> None:
@@ -143,7 +159,8 @@ def test_a_full_disk_is_an_error_with_a_sentence(tmp_path: Path) -> None:
     """Rows are written through the file, where a full disk answers, and not through a map, where it kills."""
     growing = Spill(tmp_path).column(np.uint64)
     growing.append(np.arange(10))
-    os.dup2(os.open("/dev/full", os.O_WRONLY), growing._descriptor)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), growing._descriptor)
 
     with pytest.raises(NoSpace, match="no space to write"):
         growing.append(np.arange(10))
