@@ -71,6 +71,7 @@ def register(app: typer.Typer) -> None:
             common: dict[str, Any] = {"settings": settings.sync, "stores": settings.stores, **chosen}
             if from_ is not None:
                 from datakit.version.bring import parse_pointer, plan_bring
+                from datakit.version.bring import run_bring as run_sync
 
                 plan = plan_bring(parse_pointer(from_), places[0], remote=remote, **common)
             else:

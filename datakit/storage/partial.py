@@ -90,7 +90,8 @@ class Inspector:
         self.crcs.append(found)
         entry, number = self._fetch.entry, (self._position - 1) // PART_BYTES
         if entry is not None and found != entry.crc32c[number]:
-            raise damaged(part_message(self._where, number, entry, found), entry.name)
+            at = self._where.removesuffix(f"/{entry.name}")
+            raise damaged(part_message(self._where, number, entry, found), self._where, at=at)
 
 
 class Partial:

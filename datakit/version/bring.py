@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from datakit.errors import UsageError
+from datakit.errors import IntegrityError, UsageError
+from datakit.events import OnEvent, ignore
 from datakit.storage.access import StoreOptions
-from datakit.storage.sync import SyncPlan, SyncSettings, plan_sync
+from datakit.storage.sync import SyncPlan, SyncResult, SyncSettings, plan_sync, run_sync
 from datakit.version.dvc import LOCK_NAME
 from datakit.version.project import Pointer
 from datakit.version.tree import TreeStore, open_tree
@@ -79,3 +80,16 @@ def plan_bring(
     if plan.held.manifest is not None:
         origin.store.check(plan.held.manifest, folder=origin.prefix)
     return plan
+
+
+def run_bring(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
+    """Do what the plan of `plan_bring` says.
+
+    Raises:
+        IntegrityError: Names the object of the remote whose bytes are wrong; otherwise, and all others, as `run_sync`.
+    """
+    try:
+        return run_sync(plan, on_event=on_event)
+    except IntegrityError as error:
+        assert isinstance(plan.origin.store, TreeStore)
+        raise plan.origin.store.blame(error) from error

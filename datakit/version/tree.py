@@ -11,6 +11,7 @@ Does not write: what DVC keeps under an md5 never changes.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,9 @@ RETRIES = 6
 _PUSH = "Push it from where it was made: dvc push (which leaves out an output that has cache: false)"
 
 
+_AGAIN = "datakit sync DATA --to FILE.dvc"
+
+
 class TreeStore:
     """A version as a store; made by `open_tree`.
 
@@ -49,17 +53,21 @@ class TreeStore:
         url: What it is called in messages: the pointer as it was written.
         out: What the pointer points at.
         places: Caches and remotes, asked in turn.
+        again: The command that publishes it again, where it is whole.
     """
 
-    def __init__(self, url: str, out: Out, *, places: Sequence[Location]) -> None:
+    def __init__(self, url: str, out: Out, *, places: Sequence[Location], again: str = _AGAIN) -> None:
         self._url = url
         self._out = out
+        self._again = again
+        self._listed = False
         self._places = list(places)
         self._guard = threading.Lock()
         self._blobs: dict[str, Blob] = {}
         self._sizes: dict[str, int] = {}
         name = Path(out.path).name
         self.tree = self._read_tree() if out.is_dir else Tree({name: out.md5})
+        self._listed = out.is_dir
 
     @property
     def url(self) -> str:
@@ -172,6 +180,15 @@ class TreeStore:
                     subject=entry.name,
                 )
 
+    def blame(self, error: IntegrityError) -> IntegrityError:
+        """The error of bytes that came from here, with the object that holds them; the very same of other bytes."""
+        key = str(error.subject).removeprefix(f"{self._url}/")
+        md5 = self.tree.members.get(key)
+        if md5 is None or key == error.subject:
+            return error
+        held = " or ".join(f"{place.url}/{object_key(md5)}" for place in self._places)
+        return self._damaged(key, f"{held}: {error.message}")
+
     def _told_by(self, name: str) -> dict[str, int]:
         """Sizes of files that a manifest in this version tells, by their names here."""
         manifest = parse_manifest(self.fetch(name).data, where=f"{self._url}/{name}")
@@ -195,7 +212,7 @@ class TreeStore:
                 if found == md5.partition(".")[0]:
                     return data
             damaged.append(f"{place.url}/{object_key(md5)} has md5 {found}")
-            raise NotFound(f"{place.url} has it damaged", hint=_PUSH, subject=key)  # the next may have it whole
+            raise NotFound(f"{place.url} has it damaged", hint=self._push(), subject=key)  # the next may have it whole
 
         try:
             return self._ask(key, whole)
@@ -212,7 +229,9 @@ class TreeStore:
         def look(place: Location) -> Location:
             found = place.store.head(place.key(object_key(md5))).bytes
             if found != self._sizes.get(key, found):
-                raise NotFound(f"{place.url} has it cut short", hint=_PUSH, subject=key)  # the next may have it whole
+                raise NotFound(
+                    f"{place.url} has it cut short", hint=self._push(), subject=key
+                )  # the next may have it whole
             return place
 
         return self._ask(key, look)
@@ -226,17 +245,23 @@ class TreeStore:
                 if absent is error:
                     raise
         asked = " and ".join(place.url for place in self._places)
-        raise NotFound(f"{self._url}: {key} is not in {asked}", hint=_PUSH, subject=key)
+        raise NotFound(f"{self._url}: {key} is not in {asked}", hint=self._push(), subject=key)
 
     def _absent(self, key: str, place: Location, error: NotFound) -> NotFound:
         """The error of an object that a place does not have; the very same where its bucket is not there."""
         if place.path is None and error.subject == place.store.url:
             return error
-        return NotFound(f"{self._url}: {key} is not in {place.url}", hint=_PUSH, subject=key)
+        return NotFound(f"{self._url}: {key} is not in {place.url}", hint=self._push(), subject=key)
 
     def _damaged(self, key: str, said: str) -> IntegrityError:
-        hint = "Remove it there, and push it again from a whole copy: dvc push"
+        hint = f"Remove that object. {self._push()}"
         return IntegrityError(f"{self._url}: the object of {key} is damaged: {said}", hint=hint, subject=key)
+
+    def _push(self) -> str:
+        """How an object comes into a remote. `dvc push` asks for a `.dir` alone, which vouches for the rest."""
+        if not self._listed:
+            return _PUSH
+        return f"Put it there from where {self._out.path} is whole: {self._again} (dvc push may take it for there)"
 
     def _md5(self, key: str) -> str:
         md5 = self.tree.members.get(key)
@@ -284,7 +309,8 @@ def open_tree(
     else:
         places = [remote_of(pointer, remote=remote, stores=stores)]
     whole = str(pointer).removesuffix(f"/{inside}") if inside else str(pointer)
-    store = TreeStore(called or whole, out, places=places)
+    again = f"datakit sync {shlex.quote(str(pointer.file.parent / out.path))} --to {shlex.quote(whole)}"
+    store = TreeStore(called or whole, out, places=places, again=again)
     if inside and not store.tree.below(inside).members:
         raise NotFound(f"{whole} holds no folder {inside}", hint=_holds(store.tree), subject=str(pointer))
     return Location(store, inside if store.is_dir else Path(out.path).name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from datakit.events import Event, Progress
 from datakit.storage.commit import verify_commit
 from datakit.storage.objects import ObjectInfo
 from datakit.storage.sync import run_sync
-from datakit.version.bring import parse_pointer, plan_bring
+from datakit.version.bring import parse_pointer, plan_bring, run_bring
 from datakit.version.dvc import Out, Tree, object_key, write_dvc_file
+from datakit.version.publish import plan_publish, run_publish
 from datakit.version.tree import open_tree
 from support.commits import files_below, flip_bit, make_commit, noise
 from support.dvcproject import bare_project, make_project
@@ -50,7 +52,7 @@ def node(tmp_path: Path) -> Path:
 
 
 def bring(node: Path, dest: Path, **more: object) -> None:
-    run_sync(plan_bring(parse_pointer(f"{node}/ds.dvc"), dest, **more))  # type: ignore[arg-type]  # by name
+    run_bring(plan_bring(parse_pointer(f"{node}/ds.dvc"), dest, **more))  # type: ignore[arg-type]  # by name
 
 
 def test_a_version_comes_whole(node: Path, tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_an_object_that_was_never_pushed_is_named(node: Path, tmp_path: Path) ->
 
     with pytest.raises(NotFound, match=r"a\.tar is not in") as caught:
         bring(node, tmp_path / "got")
-    assert (caught.value.hint or "").startswith("Push it from where it was made: dvc push")
+    assert f"datakit sync {node}/ds --to {node}/ds.dvc (dvc push may" in (caught.value.hint or "")
 
     shutil.rmtree(tmp_path / "store" / "files")
     with pytest.raises(NotFound, match=r"ds \(.*\.dir\) is not in"):
@@ -203,8 +205,26 @@ def test_an_object_that_is_cut_short_in_the_remote_is_damage(node: Path, tmp_pat
     with pytest.raises(IntegrityError, match=r"a\.tar is damaged: .* ends before byte 3000") as caught:
         bring(node, tmp_path / "got")
 
-    assert (caught.value.hint or "").endswith("dvc push")
+    assert (caught.value.hint or "").startswith("Remove that object. Put it there from where ds is whole: datakit sync")
     assert not (tmp_path / "got" / MANIFEST_NAME).exists()
+
+
+def test_what_a_hint_says_mends_a_damaged_object_of_the_remote(node: Path, tmp_path: Path) -> None:
+    """The error names the object; without it, the command of the hint puts it there again, and the version comes."""
+    shard = tmp_path / "store" / object_key(entry_of("a", noise(3000)).md5)
+    shard.chmod(0o644)
+    flip_bit(shard, 7)
+
+    with pytest.raises(IntegrityError, match=f"a\\.tar is damaged: .*{shard}: .* crc32c") as caught:
+        bring(node, tmp_path / "got")
+    command = re.search(r"datakit (sync) (\S+) (--to) (\S+) \(", caught.value.hint or "")
+    assert command
+    shard.unlink()
+    shutil.copytree(tmp_path / "ds", node / "ds")
+    run_publish(plan_publish(Path(command[2]), parse_pointer(command[4])))
+    bring(node, tmp_path / "got")
+
+    verify_commit(tmp_path / "got")
 
 
 def test_a_node_without_the_settings_is_told_what_to_copy(node: Path, tmp_path: Path) -> None:

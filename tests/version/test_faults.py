@@ -89,7 +89,7 @@ def test_an_object_that_is_short_in_a_bucket_is_damage(project: Path, faulty: Fa
     with pytest.raises(IntegrityError, match=r"b\.tar is damaged: .* ends before byte 3000") as caught:
         bring(project, tmp_path / "got")
 
-    assert (caught.value.hint or "").endswith("dvc push")
+    assert f"datakit sync {project}/ds --to" in (caught.value.hint or "")
 
 
 def test_a_refused_object_leaves_no_list_and_no_record(project: Path, faulty: FaultyServer) -> None:
