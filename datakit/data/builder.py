@@ -136,10 +136,7 @@ class ShardBuilder:
         self._lines.append(line)
         offset = self._end + BLOCK_BYTES + self._lines_bytes
         self._rows.column(LINE_PART).append(len(self._rows), offset, len(line), crc32c(line))
-        self._digest.reset()
-        self._digest.part(LINE_PART, len(line))
-        self._digest.update(line)
-        self._rows.end_row(key, self._digest.digest(), sample.tokens, sample.source)
+        self._rows.end_row(key, self._digest.of_one(LINE_PART, line), sample.tokens, sample.source)
         self._lines_bytes += len(line) + 1
         if len(self._lines) == self._bundle:
             self._end_bundle()

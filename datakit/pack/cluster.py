@@ -75,6 +75,10 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._close.close()
 
+    def cores_for(self, num_tasks: int) -> int:  # noqa: ARG002 -- of the protocol
+        """Cores that each of so many tasks may keep busy: the one that it asks the cluster for."""
+        return 1
+
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Results of the tasks, in their order; the first error ends it.
 

@@ -14,6 +14,7 @@ import contextlib
 import os
 import pickle
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -54,6 +55,10 @@ class Crew(Protocol):
         """Results of the tasks, in their order."""
         ...
 
+    def cores_for(self, num_tasks: int) -> int:
+        """Cores that each of so many tasks may keep busy: more than one where there are fewer tasks than workers."""
+        ...
+
 
 def check_workers(workers: int | None) -> None:
     """See that a number of processes can be.
@@ -70,7 +75,7 @@ class Engine:
 
     Args:
         workers: Processes; 1 runs tasks in this process.
-        rooms: Modules that workers import while they wait for their first task.
+        rooms: Modules that workers import while no task waits for them.
     """
 
     def __init__(self, workers: int, *, rooms: Sequence[str] = ()) -> None:
@@ -128,6 +133,10 @@ class Engine:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def cores_for(self, num_tasks: int) -> int:
+        """Cores that each of so many tasks may keep busy."""
+        return max(1, self._workers // max(1, num_tasks))
+
     def _ask(self, function: Callable[[Task], Result], only: list[Task]) -> Result:
         """Have a worker run a task, which is taken out of its list so that nobody holds it while it runs there."""
         worker = self._idle.get()
@@ -171,9 +180,11 @@ def serve(rooms: Sequence[str], *, parent: int) -> None:
     _die_with(parent)
     tasks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not mix with answers
-    for room in rooms:
-        importlib.import_module(room)
+    waiting = deque(rooms)
     while True:
+        # a task that waits comes first; it imports what it needs itself
+        while waiting and not select.select([tasks], [], [], 0)[0]:
+            importlib.import_module(waiting.popleft())
         try:
             function, task = pickle.load(tasks)  # noqa: S301 -- our own parent
         except EOFError:

@@ -20,19 +20,20 @@ from datakit.storage import disk
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """What a worker needs: a name to write to, and the records."""
+    """What a worker needs: a name to write to, the records, and how many cores it has to itself."""
 
     path: Path
     dataset: str
     batch: Batch
     bundle: int | None
+    cores: int = 1
 
 
 def build_shard(task: ShardTask) -> BuiltShard:
     """Build one planned shard; its bytes follow from the records' bytes alone, and it may be built twice at once."""
     attempt = disk.temporary(task.path)
     with disk.at_door(task.path):
-        built = write_shard(attempt, task.batch.samples(), dataset=task.dataset, bundle=task.bundle)
+        built = write_shard(attempt, task.batch.samples(), dataset=task.dataset, bundle=task.bundle, cores=task.cores)
         os.replace(index_name(str(attempt)), index_name(str(task.path)))
         os.replace(attempt, task.path)
     return built

@@ -67,7 +67,7 @@ def build_all(
         batches = local.brought(records.take(job.shard.positions) for job in jobs)
         for job, batch in zip(jobs, batches, strict=True):
             spools.append(spool_of(batch))
-            yield ShardTask(room / f"{job.shard.task}.tar", job.dataset, batch, bundle)
+            yield ShardTask(room / f"{job.shard.task}.tar", job.dataset, batch, bundle, crew.cores_for(len(jobs)))
 
     spools: deque[Path | None] = deque()
     receipts: dict[str, Receipt] = {}

@@ -21,7 +21,7 @@ import orjson
 
 from datakit.data.keys import key_hash
 from datakit.data.rows import DIGEST_BYTES
-from datakit.data.shard import sample_digest
+from datakit.data.shard import SampleDigest
 from datakit.errors import InputError
 from datakit.events import Caution
 from datakit.source.kinds import lines_name
@@ -117,7 +117,7 @@ def list_span(span: Span) -> Piece:
     keys: list[bytes] = []
     hashes, offsets, sizes, digests = array("Q"), array("q"), array("I"), bytearray()
     bad: list[Bad] = []
-    marked, num_lines, unnamed = False, 0, 0
+    marked, num_lines, unnamed, digest = False, 0, 0, SampleDigest()
     with at_door(span.file.path), reading(span.file.path, version=span.file.version) as file:
         offset = _seek_first(file, span.start, span.stop)
         for data in file if offset < span.stop else ():
@@ -136,7 +136,7 @@ def list_span(span: Span) -> Piece:
                     hashes.append(key_hash(key))
                     offsets.append(begins)
                     sizes.append(len(record))
-                    digests += sample_digest({JSON_PART: record})
+                    digests += digest.of_one(JSON_PART, record)
             offset += len(data)
             num_lines += 1
             if offset >= span.stop or len(bad) > span.limit:

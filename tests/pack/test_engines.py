@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pickle
@@ -85,6 +86,23 @@ def test_a_task_that_does_not_travel_leaves_the_workers_as_they_were() -> None:
         with pytest.raises((AttributeError, pickle.PicklingError)):
             list(engine.map(len, [lambda: None]))  # type: ignore[list-item]  # what cannot be pickled
         assert list(engine.map(len, ["a", "bb"])) == [1, 2]
+
+
+def test_a_task_that_waits_comes_before_what_may_be_imported_ahead(tmp_path: Path) -> None:
+    """Nobody waits for a module that its task does not use; a worker's tasks here are all there from the start."""
+    script = (
+        "import os; from datakit.pack.engines import serve; serve(('colorsys', 'no.such.room'), parent=os.getppid())"
+    )
+    asked = pickle.dumps((eval, "'colorsys' in __import__('sys').modules"))
+    (tmp_path / "tasks").write_bytes(asked * 2)
+
+    with open(tmp_path / "tasks", "rb") as tasks:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdin=tasks, capture_output=True, env=environment(), check=True
+        )
+
+    answers = io.BytesIO(done.stdout)
+    assert [pickle.load(answers) for _ in range(2)] == [(True, False)] * 2
 
 
 def test_no_worker_outlives_its_engine() -> None:
