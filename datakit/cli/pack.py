@@ -209,6 +209,19 @@ def _part_sentence(result: PackResult, command: str) -> str:
     )
 
 
+def _change(result: PackResult) -> str:
+    """What the upload of this version sends where the one before was uploaded."""
+    from datakit.units import format_bytes, format_count, format_number_of
+
+    assert result.new_bytes is not None
+    if not result.new_bytes:
+        return "nothing to upload but the manifest, if that"
+    upto, are = ("up to ", "would be") if result.dry_run or result.part else ("", "are")
+    new = f"{format_count(result.shards - result.reused)} of {format_number_of(result.shards, 'shard')} {are} new"
+    look = f"datakit sync --dry-run {shlex.quote(str(result.dest))} PLACE"
+    return f"{upto}{new}, {upto}{format_bytes(result.new_bytes)} to upload; what a place lacks: {look}"
+
+
 def _facts(result: PackResult, settings: Settings) -> dict[str, object]:
     from datakit.pack.advice import sentence
     from datakit.units import format_bytes, format_count, format_number_of
@@ -222,6 +235,8 @@ def _facts(result: PackResult, settings: Settings) -> dict[str, object]:
     facts["shards of"] = format_bytes(result.size.bytes) + (
         "" if settings.pack.shard_size == "auto" else f", {result.size.reason}"
     )
+    if result.new_bytes is not None:
+        facts["this change"] = _change(result)
     facts["next change"] = sentence(result.changes, total_bytes=result.shard_bytes)
     if result.requests:
         price = f", about {result.request_price.told(gets=result.requests)}" if result.request_price else ""

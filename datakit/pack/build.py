@@ -138,7 +138,8 @@ def _check(engine: str, part: tuple[int, int] | None) -> None:
     if engine not in ("local", "ray"):
         raise UsageError(f"{engine!r} is not an engine", hint="Choose local or ray", subject=engine)
     if part is not None and not 0 <= part[0] < part[1]:
-        hint = f"Parts are 0 to {part[1] - 1}" if part[1] > 0 else "Write --part 0/4 for the first of four"
+        last = f"{part[1] - 1}/{part[1]}"
+        hint = f"Parts count from 0: the last is {last}" if part[1] > 0 else "Write --part 0/4 for the first of four"
         raise UsageError(f"there is no part {part[0]} of {part[1]}", hint=hint, subject=part)
 
 

@@ -246,15 +246,31 @@ class Memory:
         Raises:
             Refused: The shares built so far belong to another plan.
         """
-        if (earlier := self.plan()) is not None and earlier != plan:
-            raise Refused(
-                f"this part plans {plan[:16]}, the parts before it planned {earlier[:16]}: the source or the settings "
-                f"have changed in between",
-                hint=f"Give all parts the same source and settings; or begin anew: rm -r {shlex.quote(str(self.root))}",
-                subject=str(dest),
-            )
+        self.begun(plan, dest=dest, who="this part")
         self._make(self.root)
         seal.write(self.root / PLAN, plan)
+
+    def begun(self, plan: str, *, dest: Path, who: str = "this pack") -> bool:
+        """Whether shares of a plan were built and wait for its commit.
+
+        Args:
+            plan: Its digest.
+            dest: The destination.
+            who: What asks, as the message names it.
+
+        Raises:
+            Refused: The shares built so far belong to another plan, whose commit would throw them away.
+        """
+        earlier = self.plan()
+        if earlier is not None and earlier != plan:
+            hint = "Give all parts, and the commit, the same source and settings"
+            raise Refused(
+                f"{who} plans {plan[:16]}, the parts before it planned {earlier[:16]}: the source or the settings "
+                f"have changed in between",
+                hint=f"{hint}; or begin anew, without what they built: rm -r {shlex.quote(str(self.root))}",
+                subject=str(dest),
+            )
+        return earlier is not None
 
     def forget_built(self, tasks: Iterable[str]) -> None:
         """Remove built shards, receipt first."""

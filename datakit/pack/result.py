@@ -22,9 +22,12 @@ class PackedDataset:
         name: The dataset's name.
         samples: Its samples.
         shards: Its shards.
-        reused: How many of them an earlier pack had made.
+        reused: How many of them the version before had, byte for byte, or a killed pack had built; of a dry run those
+            that are known without building, so at least.
         shard_bytes: Bytes of its shards.
         payload_bytes: Bytes of its samples' parts.
+        new_bytes: Bytes of what the version before had not, which an upload sends: shards, indexes and side files; of a
+            dry run shards alone, and at most. None where there was no version before.
         content_digest: Same samples.
         layout_digest: Same shards, same order.
         manifest_digest: Same commit.
@@ -38,6 +41,7 @@ class PackedDataset:
     reused: int
     shard_bytes: int
     payload_bytes: int
+    new_bytes: int | None = None
     content_digest: str | None = None
     layout_digest: str | None = None
     manifest_digest: str | None = None
@@ -68,7 +72,9 @@ class PackResult:
         part_counts: How many of them have a part, by its name.
         samples: Samples in all datasets.
         shards: Shards in all datasets.
-        reused: How many of them an earlier pack had made.
+        reused: How many of them the version before had, as in `PackedDataset`.
+        new_bytes: Bytes that the upload of this version sends where the one before was uploaded, as in
+            `PackedDataset`; None where no dataset had a version before.
         built: How many this one built, or would build.
         shard_bytes: Bytes of all shards.
         size: The shard size, and why.
@@ -92,6 +98,7 @@ class PackResult:
     samples: int
     shards: int
     reused: int
+    new_bytes: int | None
     built: int
     shard_bytes: int
     size: ShardSize
@@ -117,6 +124,7 @@ class PackResult:
         part: tuple[int, int] | None,
     ) -> PackResult:
         """What came of a choice."""
+        new = [dataset.new_bytes for dataset in datasets if dataset.new_bytes is not None]
         return cls(
             source=source,
             dest=dest,
@@ -128,6 +136,7 @@ class PackResult:
             samples=choice.plan.samples,
             shards=sum(dataset.shards for dataset in datasets),
             reused=sum(dataset.reused for dataset in datasets),
+            new_bytes=sum(new) if new else None,
             built=counts.built,
             shard_bytes=sum(dataset.shard_bytes for dataset in datasets),
             size=choice.size,

@@ -159,6 +159,20 @@ class _Look:
         return found
 
 
+def stood(previous: Manifest | None, memory: Memory) -> frozenset[str]:
+    """The sha256 of each shard and index of the version before; none where there was none.
+
+    It is the dataset that stands, or the one that the last pack committed, where somebody has removed it as DVC does.
+
+    Args:
+        previous: The manifest of the dataset that stands at the split's place, or None.
+        memory: What earlier packs of this destination remember.
+    """
+    if previous is not None:
+        return frozenset(entry.sha256 for entry in previous.members)
+    return frozenset(one.sha256 for its in memory.known().values() for one in (its.built.shard, its.built.index))
+
+
 def refuse_leftovers(dest: Path, splits: Sequence[PlannedSplit]) -> None:
     """See that no dataset of an earlier pack into `dest` stays beside the planned ones.
 

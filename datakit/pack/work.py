@@ -18,14 +18,14 @@ import numpy as np
 from datakit.data.index import Index
 from datakit.data.manifest import Manifest
 from datakit.errors import IntegrityError, NoSpace
-from datakit.events import Note, OnEvent, Progress
+from datakit.events import Caution, Note, OnEvent, Progress
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.planning import Plan, PlannedShard, PlannedSplit
 from datakit.pack.receipts import Memory, Receipt
 from datakit.pack.result import PackedDataset
 from datakit.pack.sidecars import write_side_files
-from datakit.pack.standing import Found, reusable
+from datakit.pack.standing import Found, reusable, stood
 from datakit.pack.tasks import Job, build_all
 from datakit.pack.twins import DIGEST_BYTES, report, rows
 from datakit.pack.writing import BuiltShard, describe, name_shards
@@ -35,7 +35,7 @@ from datakit.storage import disk
 from datakit.storage.commit import Staging, check_place, commit
 from datakit.storage.disk import map_file
 from datakit.storage.links import link_or_copy
-from datakit.units import format_bytes, format_number_of
+from datakit.units import agree, format_bytes, format_number_of
 
 RACY_NS = 2 * 10**9
 """A file that changed so shortly before it was listed may change again under the same time: file systems keep times in
@@ -76,22 +76,25 @@ class Work:
 
         With its refusals, but for one: whether splits leak is known when a folder's files have been read. It says so.
         """
-        found = self._look([check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits])
+        standing = [check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits]
+        self.memory.begun(self.plan.digest, dest=self.target)
+        found = self._look(standing)
         jobs = self._jobs(found, part)
         self._check_space(jobs)
         self.num_built = len(jobs)
         if not self.records.exact and len(self.plan.splits) > 1:
             self.on_event(Note("whether splits share samples is seen when shards are built, and then refused"))
-        return self._datasets(found)
+        return self._datasets(found, [stood(previous, self.memory) for previous in standing])
 
     def share(self, part: tuple[int, int], crew: Crew) -> tuple[PackedDataset, ...]:
         """Build one share of what is new, for the pack that will commit."""
-        found = self._look([check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits])
+        standing = [check_place(s.path, kind="dataset", name=s.dataset) for s in self.plan.splits]
+        found = self._look(standing)
         self.memory.agree(self.plan.digest, dest=self.target)
         jobs = self._jobs(found, part)
         self._check_space(jobs)
         self._build(jobs, crew, f"work-{part[0]}-of-{part[1]}", others=0)
-        return self._datasets(found)
+        return self._datasets(found, [stood(previous, self.memory) for previous in standing])
 
     def execute(self, crew: Crew) -> tuple[PackedDataset, ...]:
         """Build what is new and keep what is not; then commit split after split, each in one step.
@@ -100,25 +103,31 @@ class Work:
         and those after it as they were; the same pack again makes them all new.
         """
         splits = self.plan.splits
+        in_parts = self.memory.begun(self.plan.digest, dest=self.target)
         with contextlib.ExitStack() as stack:
             stagings = []
             for split in splits:
                 stack.enter_context(disk.dirs_for(split.path))
                 stagings.append(stack.enter_context(commit(split.path, kind="dataset", name=split.dataset)))
             found = self._look([staging.previous for staging in stagings])
+            before = [stood(staging.previous, self.memory) for staging in stagings]
             jobs = self._jobs(found, None)
             self._check_space(jobs)
+            if in_parts and jobs:
+                self.on_event(_unshared(len(jobs), sum(len(split.shards) for split in splits)))
             there = self.plan.samples - sum(len(job.shard.at) for job in jobs)
             built = self._build(jobs, crew, "work", others=there)
             whole = [self._complete(split, old, built) for split, old in zip(splits, found, strict=True)]
             if not self.records.exact:
                 self._look_for_twins(whole)
             receipts = [self._hand_over(*one) for one in zip(stagings, splits, whole, strict=True)]
-            datasets = self._datasets(found)
-            for dataset in datasets:
-                if dataset.reused:
-                    kept = f"kept {dataset.reused} of {format_number_of(dataset.shards, 'shard')}"
-                    self.on_event(Note(f"{dataset.name}: {kept}, whose samples are the same"))
+        datasets = tuple(map(_committed, self._datasets(found, before), found, before, stagings))
+        for dataset in datasets:
+            if dataset.reused:
+                what = f"{dataset.reused} of {format_number_of(dataset.shards, 'shard')}"
+                self.on_event(
+                    Note(f"{dataset.name}: {what} {agree(dataset.reused, 'has', 'have')} the bytes of before")
+                )
         self.memory.remember(
             [receipt for its in receipts for receipt in its],
             at={
@@ -128,7 +137,7 @@ class Work:
             },
             links=DVC_STAGE in os.environ,
         )
-        return tuple(_committed(one, staging) for one, staging in zip(datasets, stagings, strict=True))
+        return datasets
 
     def _look(self, standing: Sequence[Manifest | None]) -> list[dict[int, Found]]:
         return [
@@ -236,7 +245,10 @@ class Work:
             staging.about["derived"] = list(derived)
         return [replace(one.receipt, built=built) for built, one in zip(named, whole, strict=True)]
 
-    def _datasets(self, found: Sequence[Mapping[int, Found]]) -> tuple[PackedDataset, ...]:
+    def _datasets(
+        self, found: Sequence[Mapping[int, Found]], before: Sequence[frozenset[str]]
+    ) -> tuple[PackedDataset, ...]:
+        """The datasets as they are planned, against what was there `before`."""
         return tuple(
             PackedDataset(
                 split=split.split,
@@ -247,8 +259,9 @@ class Work:
                 reused=len(old),
                 shard_bytes=sum(shard.shard_bytes for shard in split.shards),
                 payload_bytes=sum(shard.payload_bytes for shard in split.shards),
+                new_bytes=_unbuilt_bytes(split, old) if its else None,
             )
-            for split, old in zip(self.plan.splits, found, strict=True)
+            for split, old, its in zip(self.plan.splits, found, before, strict=True)
         )
 
     def _check_space(self, jobs: Sequence[Job]) -> None:
@@ -276,12 +289,28 @@ def _parent_of(split: PlannedSplit, shards: Sequence[BuiltShard]) -> str | None:
     return split.parent.inherited if same else split.parent.digest
 
 
-def _committed(dataset: PackedDataset, staging: Staging) -> PackedDataset:
+def _committed(
+    dataset: PackedDataset, found: Mapping[int, Found], before: frozenset[str], staging: Staging
+) -> PackedDataset:
+    """A dataset as it was committed, against what the version before had."""
     assert staging.manifest is not None
-    contents = staging.manifest.contents
+    manifest, contents = staging.manifest, staging.manifest.contents
+    same = (manifest.member(shard.name).sha256 in before for shard in contents.shards)
     return replace(
         dataset,
+        reused=sum(stays or ordinal in found for ordinal, stays in enumerate(same)),
+        new_bytes=sum(one.bytes for one in manifest.members if one.sha256 not in before) if before else None,
         content_digest=contents.content_digest,
         layout_digest=contents.layout_digest,
-        manifest_digest=staging.manifest.digest,
+        manifest_digest=manifest.digest,
     )
+
+
+def _unbuilt_bytes(split: PlannedSplit, found: Mapping[int, Found]) -> int:
+    return sum(shard.shard_bytes for ordinal, shard in enumerate(split.shards) if ordinal not in found)
+
+
+def _unshared(missing: int, shards: int) -> Caution:
+    said = f"{missing} of {format_number_of(shards, 'shard')} are built here, and were not by a part"
+    hint = "A part has not run to its end, or its source was too new to be known again"
+    return Caution(said, hint=f"{hint}; parts count from 0: --part 0/2 and --part 1/2")

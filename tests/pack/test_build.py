@@ -189,7 +189,7 @@ def test_a_second_pack_builds_only_what_changed(tmp_path: Path) -> None:
 
     after = {path.name: path.stat().st_ino for path in (tmp_path / "ds").iterdir()}
     assert (same.reused, same.datasets[0].layout_digest) == (first.shards, first.datasets[0].layout_digest)
-    assert Note(f"ds: kept {first.shards} of {first.shards} shards, whose samples are the same") in told
+    assert Note(f"ds: {first.shards} of {first.shards} shards have the bytes of before") in told
     assert edited.reused == edited.shards - 1
     assert sum(before.get(name) == inode for name, inode in after.items() if name.endswith(".tar")) == edited.reused
     assert verify(tmp_path / "ds").findings == ()
@@ -217,7 +217,7 @@ def test_a_shard_that_was_damaged_in_size_is_built_again(tmp_path: Path) -> None
 
     again = small_pack(raw, tmp_path / "ds")
 
-    assert again.reused == again.shards - 1
+    assert (again.built, again.reused, again.new_bytes) == (1, again.shards, 0)
     assert tree(tmp_path / "ds") == whole
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from datakit import Refused, UsageError
+from datakit.events import Caution, Event
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
@@ -119,6 +120,23 @@ def test_the_commit_builds_what_no_part_has_built(tmp_path: Path) -> None:
     assert tree(tmp_path / "ds") == tree(tmp_path / "one")
 
 
+@pytest.mark.parametrize(("parts", "said"), [([0, 1], []), ([1], ["are built here, and were not by a part"])])
+def test_a_share_that_never_ran_is_told_by_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[int], said: list[str]
+) -> None:
+    """Who counts parts from 1 leaves the first one out."""
+    at_rest(monkeypatch)
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(300))
+    for number in parts:
+        share(raw, tmp_path / "ds", (number, 2))
+    told: list[Event] = []
+
+    pack(raw, tmp_path / "ds", settings=SETTINGS, on_event=told.append)
+
+    cautions = [event.message for event in told if isinstance(event, Caution)]
+    assert [line[line.index("are built") :] for line in cautions] == said
+
+
 def test_what_a_killed_part_left_is_gone_after_the_commit(tmp_path: Path) -> None:
     """A share that was killed and not run again: its half-made shard and what it had fetched do not stay."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(300))
@@ -153,7 +171,7 @@ def test_a_part_over_a_dataset_builds_what_is_new(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["source", "settings"])
 def test_a_part_of_another_plan_is_refused(tmp_path: Path, what: str) -> None:
-    """The source or the settings changed between two parts: both digests, and the way out; the commit may go on."""
+    """The source or the settings changed after a part: both digests, and the way out; the commit is none either."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(200))
     first = share(raw, tmp_path / "ds", (0, 2))
     settings = SETTINGS
@@ -161,15 +179,18 @@ def test_a_part_of_another_plan_is_refused(tmp_path: Path, what: str) -> None:
         write_lines(raw, raw_lines(200, edit={0: "x"}))
     else:
         settings = PackSettings(shard_size="4KiB", splits=SETTINGS.splits, name="ds")
-    planned = pack(raw, tmp_path / "ds", settings=settings, dry_run=True)
+    waiting = tree(tmp_path / ".ds.pack")
+    planned = pack(raw, tmp_path / "elsewhere" / "ds", settings=settings, dry_run=True)
 
-    with pytest.raises(Refused) as caught:
-        pack(raw, tmp_path / "ds", settings=settings, part=(1, 2))
+    for part, dry_run in (((1, 2), False), (None, False), (None, True)):
+        with pytest.raises(Refused) as caught:
+            pack(raw, tmp_path / "ds", settings=settings, part=part, dry_run=dry_run)
+        assert planned.plan_digest[:16] in caught.value.message
+        assert first.plan_digest[:16] in caught.value.message
 
-    assert planned.plan_digest[:16] in caught.value.message
-    assert first.plan_digest[:16] in caught.value.message
-    committed = pack(raw, tmp_path / "ds", settings=settings)
-    assert (committed.reused > 0) == (what == "source")
+    assert tree(tmp_path / ".ds.pack") == waiting, "what the part built is still there"
+    shutil.rmtree(tmp_path / ".ds.pack")
+    assert pack(raw, tmp_path / "ds", settings=settings).written
 
 
 def test_parts_do_not_exclude_each_other_but_the_commit_waits_for_them(tmp_path: Path) -> None:
@@ -192,8 +213,10 @@ def test_a_part_that_there_is_not_is_wrong_usage(tmp_path: Path, part: tuple[int
     """Parts count from 0."""
     raw = write_lines(tmp_path / "raw.jsonl", raw_lines(4))
 
-    with pytest.raises(UsageError, match="there is no part"):
+    with pytest.raises(UsageError, match="there is no part") as caught:
         share(raw, tmp_path / "ds", part)
+
+    assert ("the last is 1/2" in str(caught.value.hint)) == (part[1] == 2)
 
 
 def test_a_part_says_how_to_go_on(tmp_path: Path) -> None:

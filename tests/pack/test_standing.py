@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from datakit.pack.reindex import reindex
 from datakit.pack.result import PackResult
 from datakit.storage.commit import commit, read_manifest
 from datakit.verify.verify import verify
+from support.cli import datakit
 from support.packing import raw_lines, small_pack, tree, write_lines, write_pairs
 from support.tars import pairs, write_webdataset
 
@@ -53,7 +55,8 @@ def test_what_is_damaged_is_told_and_made_again(
     result, told = cautions_of(raw, tmp_path / "ds")
 
     assert told == foretold == [f"{victim} {said}; what it held is made again"]
-    assert planned.reused == result.reused == result.shards - 1
+    assert planned.reused == result.shards - 1, "as far as is known without building"
+    assert (result.built, result.reused) == (1, result.shards)
     assert tree(tmp_path / "ds") == whole
     assert verify(tmp_path / "ds").findings == ()
 
@@ -201,3 +204,42 @@ def test_a_dataset_whose_indexes_are_gone_is_made_again(tmp_path: Path) -> None:
     small_pack(write_lines(raw, [b'{"id": "x"}']), tmp_path / "ds")
 
     assert verify(tmp_path / "ds").findings == ()
+
+
+def test_what_was_built_again_to_the_same_bytes_is_nothing_new(tmp_path: Path) -> None:
+    """A source that was written just now is read again, and its shards are built; an upload sends the changed one."""
+    raw = write_pairs(tmp_path / "raw", 60)
+    first = small_pack(raw, tmp_path / "ds")
+    before = set(read_manifest(tmp_path / "ds").members)
+    (raw / "0" / "img-0010.json").write_bytes(b'{"n": 999}')
+
+    planned = pack(raw, tmp_path / "ds", settings=PackSettings(shard_size="16KiB"), dry_run=True)
+    second = small_pack(raw, tmp_path / "ds")
+
+    new = set(read_manifest(tmp_path / "ds").members) - before
+    assert first.new_bytes is None, "of a first version all is new"
+    assert (second.built, second.reused) == (second.shards, second.shards - 1)
+    assert second.new_bytes == second.datasets[0].new_bytes == sum(entry.bytes for entry in new)
+    assert planned.new_bytes == planned.shard_bytes > second.new_bytes
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_command_says_what_this_change_is_to_upload(tmp_path: Path, removed: bool) -> None:
+    """Also where somebody has removed the dataset, as DVC does: against what the last pack committed."""
+    raw = write_lines(tmp_path / "raw.jsonl", raw_lines(400))
+    words = ("pack", raw, tmp_path / "ds", "--shard-size", "16KiB")
+    first = datakit(*words)
+    again = datakit(*words)
+    write_lines(raw, raw_lines(400, edit={200: "x"}))
+    planned = datakit(*words, "--dry-run")
+    if removed:
+        shutil.rmtree(tmp_path / "ds")
+
+    edited = datakit(*words)
+
+    shards = len(read_manifest(tmp_path / "ds").contents.shards)
+    assert "this change" not in first.stderr
+    assert "nothing to upload but the manifest" in again.stderr
+    assert f"up to 1 of {shards} shards would be new, up to" in planned.stderr
+    assert f"1 of {shards} shards are new" in " ".join(edited.stderr.split())
+    assert f"datakit sync --dry-run {tmp_path / 'ds'} PLACE" in edited.stderr
