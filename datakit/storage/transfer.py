@@ -69,9 +69,22 @@ class Knobs:
 
 
 OnBytes = Callable[[int], None]
+OnFile = Callable[[Fetch], None]
 
 
-def download(store: Store, fetches: Iterable[Fetch], *, knobs: Knobs, pace: Pace, on_bytes: OnBytes) -> list[str]:
+def _no_file(_fetch: Fetch) -> None:
+    """Nobody wants to know of single files."""
+
+
+def download(
+    store: Store,
+    fetches: Iterable[Fetch],
+    *,
+    knobs: Knobs,
+    pace: Pace,
+    on_bytes: OnBytes,
+    on_file: OnFile = _no_file,
+) -> list[str]:
     """Fetch objects into files; a file appears under its name when all its bytes have been checked.
 
     Gives the keys of objects of which neither an entry nor a tag could say what their bytes must be.
@@ -82,6 +95,7 @@ def download(store: Store, fetches: Iterable[Fetch], *, knobs: Knobs, pace: Pace
         knobs: How.
         pace: The patience shared by all requests to the store.
         on_bytes: Told, in this thread, how many bytes have arrived and been checked, or were here already.
+        on_file: Told, in one of the threads that fetch, of each file once it has its name.
 
     Raises:
         IntegrityError: Bytes stay wrong however often they are asked for.
@@ -96,7 +110,7 @@ def download(store: Store, fetches: Iterable[Fetch], *, knobs: Knobs, pace: Pace
         for partial in opened:
             partial.close()
 
-    tasks = _fetch_tasks(patient, fetches, knobs, opened, unproven)
+    tasks = _fetch_tasks(patient, fetches, knobs, opened, unproven, on_file)
     drive(tasks, workers=knobs.workers, pace=pace, on_bytes=on_bytes, on_idle=close)
     return sorted(unproven)
 
@@ -105,7 +119,12 @@ Task = Callable[[], int]
 
 
 def _fetch_tasks(
-    store: Store, fetches: Iterable[Fetch], knobs: Knobs, opened: set[Partial], unproven: list[str]
+    store: Store,
+    fetches: Iterable[Fetch],
+    knobs: Knobs,
+    opened: set[Partial],
+    unproven: list[str],
+    on_file: OnFile,
 ) -> Iterator[Task]:
     """Parts of as many files as there are workers, in turn: writers of one file wait for each other in the kernel."""
     source = iter(fetches)
@@ -113,9 +132,9 @@ def _fetch_tasks(
     while True:
         while len(turn) < knobs.workers and (fetch := next(source, None)) is not None:
             turn.append(
-                _large(store, fetch, knobs, opened, unproven)
+                _large(store, fetch, knobs, opened, unproven, on_file)
                 if fetch.bytes > knobs.part_bytes
-                else _small(store, fetch, knobs, unproven)
+                else _small(store, fetch, knobs, unproven, on_file)
             )
         if not turn:
             return
@@ -126,7 +145,7 @@ def _fetch_tasks(
             turn.append(tasks)
 
 
-def _small(store: Store, fetch: Fetch, knobs: Knobs, unproven: list[str]) -> Iterator[Task]:
+def _small(store: Store, fetch: Fetch, knobs: Knobs, unproven: list[str], on_file: OnFile) -> Iterator[Task]:
     def task() -> int:
         disk.make_dirs(fetch.target.parent)
         with disk.atomic_file(fetch.target, sync=knobs.durable) as file:
@@ -138,12 +157,15 @@ def _small(store: Store, fetch: Fetch, knobs: Knobs, unproven: list[str]) -> Ite
             _arrive(store, fetch, 0, fetch.bytes, put=put)
         if fetch.entry is None and not (_has_plain_tag(fetch, 0, fetch.bytes) and store.tags_bytes(fetch.key)):
             unproven.append(fetch.key)
+        on_file(fetch)
         return fetch.bytes
 
     yield task
 
 
-def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial], unproven: list[str]) -> Iterator[Task]:
+def _large(
+    store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial], unproven: list[str], on_file: OnFile
+) -> Iterator[Task]:
     partial = Partial(fetch, part_bytes=knobs.part_bytes, durable=knobs.durable)
     opened.add(partial)
     missing = partial.open()
@@ -154,6 +176,7 @@ def _large(store: Store, fetch: Fetch, knobs: Knobs, opened: set[Partial], unpro
         if not partial.finish(by_tag=store.tags_bytes(fetch.key)):
             unproven.append(fetch.key)
         opened.discard(partial)
+        on_file(fetch)
 
     def task(number: int) -> int:
         nonlocal remaining

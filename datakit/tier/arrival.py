@@ -1,0 +1,246 @@
+"""arrival: what is on its way into a pool, and how much room it was promised.
+
+Whoever fetches has a directory of its own, `arriving/<machine>-<process>-<its start>-<8 hex>`, so that two writers
+never meet in one file. In it lie its promises, empty files named `<sha256>.<bytes>`, and what has come so far: the
+temporaries of `storage.partial` and whole files that wait for their place. It counts with the larger of promise and
+file for each object.
+
+Nobody depends on a lock. A promise is written first, then everything is summed, and it holds only if the sum is
+within the budget: of two who ask at once, the later to write sees the other. Whoever moves a file moves it along the
+order in which it is counted (arriving, objects, aside), so that a count may see it twice and never not at all.
+
+The directory of a dead process, or one whose owner was last seen `STALE_S` ago on another machine, is renamed to
+`left-<8 hex>`: its promises end, its owner (should it live) finds it gone, and its parts go on for whoever fetches
+the same.
+
+Source of a process's start: proc(5), field 22 of `/proc/PID/stat`; of the machine: `/proc/sys/kernel/random/boot_id`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from datakit.errors import Refused
+from datakit.storage import disk
+from datakit.storage.partial import PARTIAL
+
+STALE_S = 1800
+"""A fetch says that it lives with every part that comes, and while it waits; a request is given up after minutes."""
+
+_HOLDER = re.compile(r"(?P<machine>[0-9a-f]{12})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}")
+_LEFT = re.compile(r"left-[0-9a-f]{8}")
+_PROMISE = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?P<bytes>\d+)")
+_FILE = re.compile(r"(?P<digest>[0-9a-f]{64})|\.(?P<name>[0-9a-f]{64})\.(?:[0-9a-f]{8}\.part|tmp-[0-9a-f]{8})")
+_ALIVE = "alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One directory of arriving objects, as it was seen.
+
+    Attributes:
+        path: The directory.
+        promised: Bytes promised to each object, and when, in ns on the file system's clock; none where it is left.
+        here: Bytes of what has come of each object, as its file's size says: an arriving file is made in its full size.
+        is_left: Whether its owner is gone.
+    """
+
+    path: Path
+    promised: Mapping[str, tuple[int, int]]
+    here: Mapping[str, int]
+    is_left: bool
+
+    @property
+    def bytes(self) -> int:
+        """What it takes of the budget."""
+        digests = {*self.promised, *self.here}
+        return sum(max(self.promised.get(each, (0, 0))[0], self.here.get(each, 0)) for each in digests)
+
+
+class Arrival:
+    """The directory of one fetch.
+
+    Args:
+        top: The pool's `arriving`.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self.path = top / f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{secrets.token_hex(4)}"
+
+    def open(self) -> None:
+        """Make it."""
+        disk.make_dirs(self.path)
+        self.touch(new=True)
+
+    def touch(self, *, new: bool = False) -> None:
+        """Say that its owner lives.
+
+        Raises:
+            Refused: It was taken for dead, and its promises are given to others.
+        """
+        with disk.at_door(self.path):
+            try:
+                os.close(os.open(self.path / _ALIVE, os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if new else 0), 0o666))
+                os.utime(self.path / _ALIVE)
+            except FileNotFoundError:
+                message = f"this fetch said nothing for {STALE_S // 60} minutes, and its room was given to others"
+                raise Refused(message, hint="Run it again: it goes on where it was", subject=str(self.path)) from None
+
+    def promise(self, sizes: Mapping[str, int]) -> None:
+        """Ask for room: bytes by digest. It counts at once; who asked takes it back where the sum is too large."""
+        with disk.at_door(self.path):
+            for digest, size_bytes in sizes.items():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                os.close(os.open(self.path / f"{digest}.{size_bytes}", flags, 0o666))
+
+    def withdraw(self, sizes: Mapping[str, int]) -> None:
+        """Take promises back; what is not promised is fine."""
+        with disk.at_door(self.path):
+            for digest, size_bytes in sizes.items():
+                (self.path / f"{digest}.{size_bytes}").unlink(missing_ok=True)
+
+    def target(self, digest: str) -> Path:
+        """Where an object is fetched to before it has its place."""
+        return self.path / digest
+
+    def earlier(self, digests: Iterable[str]) -> set[str]:
+        """Which of these objects somebody else is fetching who lives, and asked before this one did, or alone."""
+        self.sweep()
+        found = look(self._top)
+        own = next((each.promised for each in found if each.path == self.path), {})
+        mine = {digest: (own[digest][1], self.path.name) for digest in digests if digest in own}
+        return {
+            digest
+            for each in found
+            if each.path != self.path
+            for digest in digests
+            if digest in each.promised
+            and (digest not in mine or (each.promised[digest][1], each.path.name) < mine[digest])
+        }
+
+    def sweep(self) -> None:
+        """End the promises of the dead: of processes of this machine that are gone, and of others that are silent."""
+        now_ns = _modified_ns(self.path / _ALIVE)
+        for path in _folders(self._top):
+            match = _HOLDER.fullmatch(path.name)
+            if match is None or path == self.path:
+                continue
+            if match["machine"] == _machine():
+                is_dead = _start(int(match["pid"])) != match["start"]
+            else:
+                seen_ns = _modified_ns(path / _ALIVE)
+                is_dead = now_ns is not None and seen_ns is not None and now_ns - seen_ns > STALE_S * 10**9
+            if is_dead:
+                with disk.at_door(path), contextlib.suppress(FileNotFoundError):
+                    _leave(path)
+
+    def adopt(self, digests: Iterable[str]) -> None:
+        """Go on with what killed fetches have left of these objects, which must be promised."""
+        wanted = set(digests)
+        for each in look(self._top):
+            for digest in wanted & each.here.keys() if each.is_left else ():
+                for path in sorted(each.path.glob(f".{digest}.*"), key=lambda path: path.suffix != ".part"):
+                    if PARTIAL.fullmatch(path.name):
+                        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+                            os.rename(path, self.path / path.name)
+
+    def close(self) -> None:
+        """End all promises; parts that have come stay for a later fetch, and nothing else."""
+        with disk.at_door(self.path), contextlib.suppress(FileNotFoundError):
+            _leave(self.path)
+
+
+def look(top: Path) -> list[Incoming]:
+    """What is arriving in a pool, by the names and sizes of files alone."""
+    found = []
+    for path in _folders(top):
+        is_left = _LEFT.fullmatch(path.name) is not None
+        promised: dict[str, tuple[int, int]] = {}
+        here: dict[str, int] = {}
+        for name, status in _files(path):
+            if match := _PROMISE.fullmatch(name):
+                if not is_left:
+                    promised[match["digest"]] = (int(match["bytes"]), status.st_mtime_ns)
+            elif match := _FILE.fullmatch(name):
+                digest = match["digest"] or match["name"]
+                here[digest] = here.get(digest, 0) + status.st_size
+        found.append(Incoming(path, promised, here, is_left))
+    return found
+
+
+def discard(left: Incoming, *, keep: Iterable[str] = ()) -> int:
+    """Remove what a dead fetch has left, but of some objects; the bytes that this frees."""
+    assert left.is_left
+    kept, freed_bytes = set(keep), 0
+    with disk.at_door(left.path):
+        for digest in left.here.keys() - kept:
+            for path in left.path.glob(f"*{digest}*"):
+                path.unlink(missing_ok=True)
+            freed_bytes += left.here[digest]
+        _remove_empty(left.path)
+    return freed_bytes
+
+
+def _leave(path: Path) -> None:
+    """Make a directory nobody's, and keep of it what a later fetch can go on with."""
+    left = path.with_name(f"left-{secrets.token_hex(4)}")
+    os.rename(path, left)
+    for each in list(left.iterdir()):
+        if not PARTIAL.fullmatch(each.name):
+            each.unlink(missing_ok=True)
+    _remove_empty(left)
+
+
+def _remove_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):  # something is in it, or it is gone
+        path.rmdir()
+
+
+def _folders(top: Path) -> list[Path]:
+    with disk.at_door(top):
+        try:
+            return sorted(each for each in top.iterdir() if _HOLDER.fullmatch(each.name) or _LEFT.fullmatch(each.name))
+        except FileNotFoundError:
+            return []
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Names and what is known of them; what moves on meanwhile is counted where it goes."""
+    with disk.at_door(folder):
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield name, os.stat(folder / name)
+
+
+def _modified_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _machine() -> str:
+    """Twelve hex digits of this machine's boot and the namespace that process numbers are of."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return hashlib.sha256(f"{boot} {os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:12]
+
+
+def _start(pid: int) -> str | None:
+    """When a process began, in ticks since the machine's start; None of one that is dead, or waits to be buried."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
