@@ -23,7 +23,7 @@ from datakit.source.originals import version_of
 from datakit.source.records import Records, Run, first_part, here
 from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
-from datakit.source.tables import list_table, saved_files, table_tasks
+from datakit.source.tables import list_table, read_back, saved_files, table_tasks
 from datakit.source.tars import crowded_tars, list_tar, tar_tasks
 from datakit.source.troubles import FETCH_AGAIN, Trouble, refusal
 from datakit.source.vouching import damaged_manifests, lost_tars, named_in
@@ -78,7 +78,7 @@ def list_records(
         records = replace(records, remarks=(*records.remarks, *told_too))
     elif sources.kind != "files":
         tables = table_tasks(_tables(sources, lines, local.root), spool=local.spool, naming=naming, limit=limit)
-        records = joined(told_of.by(run(list_table, tables)), troubles=told, spill=local.spill)
+        records = joined(told_of.by(read_back(run(list_table, tables))), troubles=told, spill=local.spill)
         unnamed, total = told_of.unnamed, told_of.records
         naming.check_field(unnamed, total, first=lambda: first_part(records, JSON_PART))
         hashed = _hashed(unnamed, total, records, naming)

@@ -66,7 +66,9 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """As `Members`, the columns of one file's records; names that were left out, and how many records have none."""
+    """As `Members`, the columns of one file's records; names that were left out, how many records have none, and files
+    with the columns of records that stand before these.
+    """
 
     holder: Holder
     keys: KeyColumn
@@ -81,6 +83,7 @@ class Piece:
     said: Said | None = None
     hidden: tuple[str, ...] = ()
     unnamed: int = 0
+    laid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

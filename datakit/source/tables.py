@@ -15,8 +15,8 @@ import io
 import os
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,6 +40,9 @@ from datakit.units import format_number_of
 
 BATCH_ROWS = 128
 """Rows that are looked at at once: few enough for rows of megabytes, enough to spread what a batch costs."""
+
+HELD_ROWS = 2**17
+"""Rows of a task whose columns are in memory; those of all before them are laid down: a file may have any number."""
 
 _END_OF_ROWS = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a stream (Arrow Columnar Format 1.5, IPC Streaming Format); older than 0.15 of 2019 has no file of
@@ -90,7 +93,7 @@ def table_tasks(files: Sequence[LineFile], *, spool: Path, naming: Naming, limit
 
 
 def list_table(task: TableTask) -> Piece:
-    """Lay down the rows of a task, and list them.
+    """Lay down the rows of a task, and list them; `read_back` gives those that are laid down.
 
     Raises:
         InputError: The file cannot be read as what it is, or is damaged.
@@ -103,6 +106,18 @@ def list_table(task: TableTask) -> Piece:
                 break
             columns.add(number, row, spool)
     return columns.piece()
+
+
+def read_back(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces, each with those before it that were laid down."""
+    for piece in pieces:
+        for path in piece.laid:
+            with disk.at_door(path), np.load(path) as columns:
+                its: dict[str, Any] = dict(columns)
+            os.unlink(path)
+            keys = KeyColumn.joined(its.pop("text"), its.pop("lengths"), its.pop("hashes"))
+            yield replace(piece, keys=keys, **its, troubles=(), unnamed=0, laid=())
+        yield replace(piece, laid=())
 
 
 def saved_files(root: str, names: Sequence[str]) -> list[str]:
@@ -246,17 +261,41 @@ def _csv_row(header: Sequence[str], values: Sequence[str], naming: Naming) -> Ro
 
 
 @dataclass
-class _Columns:
-    """What becomes a piece, row by row."""
+class _Held:
+    """Columns of rows, in memory."""
 
-    task: TableTask
     keys: list[str] = field(default_factory=list)
-    kinds: dict[tuple[str, ...], int] = field(default_factory=dict)
     kind_of: array[int] = field(default_factory=lambda: array("i"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     rows: array[int] = field(default_factory=lambda: array("q"))
     digests: bytearray = field(default_factory=bytearray)
+
+    def columns(self) -> dict[str, Any]:
+        """Those of a piece but for its keys."""
+        return {
+            "kind_of": np.array(self.kind_of, np.int32),
+            "offsets": np.array(self.offsets, np.int64),
+            "sizes": np.array(self.sizes, np.int64),
+            "signatures": np.frombuffer(bytes(self.digests), np.uint8).reshape(-1, DIGEST_BYTES),
+            "rows": np.array(self.rows, np.int64),
+        }
+
+    def write(self, path: str) -> None:
+        """Write them to a file that `read_back` reads."""
+        keys = KeyColumn.of(self.keys)
+        with open(path, "wb") as file:
+            np.savez(file, text=keys.text, lengths=keys.lengths, hashes=keys.hashes(), **self.columns())
+
+
+@dataclass
+class _Columns:
+    """What becomes a piece, row by row."""
+
+    task: TableTask
+    kinds: dict[tuple[str, ...], int] = field(default_factory=dict)
+    held: _Held = field(default_factory=_Held)
+    laid: list[str] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     end: int = 0
     unnamed: int = 0
@@ -277,13 +316,18 @@ class _Columns:
             self.troubles.append(Trouble(where, error.message, hint=error.hint))
             return
         self.unnamed += row.key is None
-        self.keys.append(key)
-        self.kind_of.append(self.kinds.setdefault(names, len(self.kinds)))
-        self.rows.append(number)
-        self.digests += digest
+        if len(self.held.keys) == HELD_ROWS:
+            self.laid.append(f"{self.task.target}.{len(self.laid)}")
+            self.held.write(self.laid[-1])
+            self.held = _Held()
+        held = self.held
+        held.keys.append(key)
+        held.kind_of.append(self.kinds.setdefault(names, len(self.kinds)))
+        held.rows.append(number)
+        held.digests += digest
         for name in names:
-            self.offsets.append(self.end)
-            self.sizes.append(len(row.parts[name]))
+            held.offsets.append(self.end)
+            held.sizes.append(len(row.parts[name]))
             spool.write(row.parts[name])
             self.end += len(row.parts[name])
 
@@ -291,13 +335,10 @@ class _Columns:
         """The rows that were added, and what was told."""
         return Piece(
             holder=Holder.at(self.task.file.name, self.task.target, exact=True),
-            keys=KeyColumn.of(self.keys),
+            keys=KeyColumn.of(self.held.keys),
             kinds=tuple(self.kinds),
-            kind_of=np.array(self.kind_of, np.int32),
-            offsets=np.array(self.offsets, np.int64),
-            sizes=np.array(self.sizes, np.int64),
-            signatures=np.frombuffer(bytes(self.digests), np.uint8).reshape(-1, DIGEST_BYTES),
-            rows=np.array(self.rows, np.int64),
+            **self.held.columns(),
             troubles=tuple(self.troubles),
             unnamed=self.unnamed,
+            laid=tuple(self.laid),
         )

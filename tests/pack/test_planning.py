@@ -113,31 +113,50 @@ def test_a_parent_does_not_see_where_columns_lie(tmp_path: Path, few: Callable[[
     assert tree(tmp_path / "files") == tree(tmp_path / "memory")
 
 
-def peak_bytes(root: Path, count: int, settings: dict[str, object]) -> int:
-    """The most memory that listing and planning so many lines takes, as Python and numpy count it."""
-    raw = write_lines(root / f"{count}.jsonl", (b'{"id":"r%08d"}' % (number % (count // 2)) for number in range(count)))
+def peak_bytes(raw: Path, settings: dict[str, object]) -> int:
+    """The most memory that listing and planning a source takes, as Python and numpy count it."""
     tracemalloc.start()
     try:
-        words = PackSettings(shard_size="64KiB", bundle=64, dedupe="drop", **settings)  # type: ignore[arg-type]  # by name
-        pack(raw, root / "ds", settings=words, workers=1, dry_run=True)
+        words = PackSettings(shard_size="64KiB", bundle=64, **settings)  # type: ignore[arg-type]  # by name
+        pack(raw, raw.parent / "ds", settings=words, workers=1, dry_run=True)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
+def lines(path: Path, count: int) -> Path:
+    """So many lines, of which each is there twice."""
+    return write_lines(path.with_suffix(".jsonl"), (b'{"id":"r%08d"}' % (at % (count // 2)) for at in range(count)))
+
+
+def table(path: Path, count: int) -> Path:
+    """A CSV file of so many rows."""
+    return write_lines(path.with_suffix(".csv"), [b"id,text", *(b"r%08d,x" % at for at in range(count))])
+
+
 @pytest.mark.parametrize(
-    "settings", [{}, {"layout": "shuffle", "splits": {"train": 3, "dev": 1}}], ids=["stable", "shuffle"]
+    ("source", "settings"),
+    [
+        (lines, {"dedupe": "drop"}),
+        (lines, {"dedupe": "drop", "layout": "shuffle", "splits": {"train": 3, "dev": 1}}),
+        (table, {}),
+    ],
 )
 def test_three_times_the_records_take_no_more_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: Callable[[int], None], settings: dict[str, object]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    few: Callable[[int], None],
+    source: Callable[[Path, int], Path],
+    settings: dict[str, object],
 ) -> None:
-    """What is known of each line, some 50 bytes, is in files while it is listed and planned; each second is a twin."""
+    """What is known of each record, some 50 bytes, is in files while it is listed and planned."""
     monkeypatch.setattr("datakit.source.spans.SPAN_BYTES", 2**15)
+    monkeypatch.setattr("datakit.source.tables.HELD_ROWS", 2**9)
     monkeypatch.setattr("datakit.pack.planning._CHUNK", 2**9)
     few(2**13)
-    peak_bytes(tmp_path, 1000, settings)  # what is imported is not counted again
+    peak_bytes(source(tmp_path / "warm", 1000), settings)  # what is imported is not counted again
 
-    once, thrice = (peak_bytes(tmp_path, count, settings) for count in (8000, 24_000))
+    once, thrice = (peak_bytes(source(tmp_path / f"{count}", count), settings) for count in (8000, 24_000))
 
     assert thrice - once < 16_000 * 5
 

@@ -283,3 +283,24 @@ def test_how_many_rows_are_bad_is_not_said_where_it_is_not_known(tmp_path: Path)
         pack(tmp_path / "x.csv", tmp_path / "ds", settings=PackSettings(key_field="text"))
 
     assert len(caught.value.message) < 320
+
+
+@pytest.mark.parametrize("name", ["raw.csv", "raw.parquet"])
+def test_a_file_of_any_number_of_rows_is_listed_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The same dataset, offenders included, whether columns of a task are laid down meanwhile or not."""
+    rows = [{"id": "" if n == 40 else "r5" if n == 50 else f"r{n}", "text": "x" * (n % 9)} for n in range(100)]
+    if name == "raw.csv":
+        (tmp_path / name).write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    words = PackSettings(shard_size="16KiB", on_error="skip", name="ds")
+    results = []
+
+    for place, held_rows in (("one", 2**17), ("other", 7)):
+        monkeypatch.setattr("datakit.source.tables.HELD_ROWS", held_rows)
+        results.append(pack(tmp_path / name, tmp_path / place / "ds", settings=words, workers=1))
+
+    assert [result.records for result in results] == [98, 98]
+    assert tree(tmp_path / "one") == tree(tmp_path / "other")
