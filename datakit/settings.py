@@ -46,7 +46,8 @@ DEFAULT = "default"
 
 _FLAGS = {"pack.splits": "--split"}  # it is given once for each of them
 _PREFIX = "DATAKIT_"
-_NO_SETTINGS = frozenset({"DATAKIT_DEBUG", "DATAKIT_DEMO"})  # read by cli/frame.py; the mark of the demo's processes
+# read by cli/frame.py; the mark of the demo's processes; read by storage/access.py
+_NO_SETTINGS = frozenset({"DATAKIT_DEBUG", "DATAKIT_DEMO", "DATAKIT_STORE_PROVIDER"})
 _OWN = "x-"
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # YAML 1.1 as PyYAML reads it takes 2e-4 for text; YAML 1.2 (section 10.2.1.4) takes it for a number, and so do we

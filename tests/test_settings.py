@@ -202,7 +202,7 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
     [
         ("DATAKIT_TRAIN_STEPS", "Did you mean DATAKIT_TRAIN__STEPS?"),
         ("DATAKIT_PACK_SHARD_SIZE", "Did you mean DATAKIT_PACK__SHARD_SIZE?"),
-        ("DATAKIT_HOME", "There are DATAKIT_SECTION__SETTING and DATAKIT_DEBUG, DATAKIT_DEMO"),
+        ("DATAKIT_HOME", "There are DATAKIT_SECTION__SETTING and DATAKIT_DEBUG, DATAKIT_DEMO, DATAKIT_STORE_PROVIDER"),
     ],
 )
 def test_a_variable_of_ours_that_names_no_setting_is_an_error(variable: str, hint: str) -> None:

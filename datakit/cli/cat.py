@@ -23,14 +23,9 @@ def register(app: typer.Typer) -> None:
         on stderr. With --json, what was read is described and not written.
         """
         with frame.run("cat", json=json) as session:
-            from datakit.events import Note
             from datakit.pack.reading import find_part
 
             found = find_part(dataset, key, stores=session.stores(dataset, params))
             described = {name: getattr(found, name) for name in ("part", "shard", "offset", "indexes_read", "requests")}
             result = {"dataset": dataset, "key": key, "bytes": len(found.data), **described}
-            if found.requests.total:
-                plural = "" if found.indexes_read == 1 else "es"
-                cost = f"{found.requests}; {found.indexes_read} index{plural} read"
-                session.on_event(Note(f"requests: {cost}"))
             session.show_bytes(result, found.data)

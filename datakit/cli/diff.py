@@ -86,7 +86,7 @@ def _facts(result: Difference) -> dict[str, object]:
         facts["to upload"] = f"{format_bytes(result.shards.bytes_to_upload)} of {format_bytes(result.shards.bytes)}"
     for name, (before, after) in result.settings.items():
         facts[f"setting {name}"] = f"{_value(before)} -> {_value(after)}"
-    facts["looked at"] = f"{format_count(result.indexes_read)} indexes, requests {result.requests}"
+    facts["looked at"] = f"{format_count(result.indexes_read)} indexes"
     return facts
 
 

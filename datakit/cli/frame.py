@@ -21,7 +21,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from datakit.events import Event
     from datakit.settings import Settings
     from datakit.storage.access import StoreOptions
+    from datakit.storage.counts import Account, RequestCounts
+    from datakit.storage.prices import Charge
 
 SCHEMA = 1  # of the JSON object; docs/json.md
 INTERRUPTED = 130  # 128 + SIGINT
@@ -91,6 +93,7 @@ class Session:
         self._console = Console()
         self._result: object = None
         self._used: tuple[Path | None, dict[str, object], object] | None = None
+        self._asked_before = _by_store()
 
     def on_event(self, event: Event) -> None:
         """Show one event."""
@@ -198,10 +201,14 @@ class Session:
 
     def _end(self, problem: Problem | None) -> None:
         self._console.close()
+        asked = _charges(self._asked_before)
+        for charge in asked:
+            self._console.say(f"  requests to {charge.store}: {charge.told}")
         if problem is not None:
             self._console.error(problem.message, hint=problem.hint)
         if self.json:
-            self._print(to_json(self.command, self._result, cautions=self._console.cautions, problem=problem))
+            cautions = self._console.cautions
+            self._print(to_json(self.command, self._result, cautions=cautions, problem=problem, requests=asked))
 
 
 @contextmanager
@@ -311,7 +318,29 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115 -- it lives as long as the process
 
 
-def to_json(command: str, result: object, *, cautions: Iterable[Any], problem: Problem | None) -> str:
+def _by_store() -> dict[Account, RequestCounts]:
+    """What this process has asked of stores so far; nothing is loaded to find that it asked none."""
+    loaded = sys.modules.get("datakit.storage.counts")
+    return {} if loaded is None else loaded.by_store()
+
+
+def _charges(before: Mapping[Account, RequestCounts]) -> list[Charge]:
+    """What was asked of stores since then, and what that costs."""
+    if (asked := _by_store()) == before:
+        return []
+    from datakit.storage.prices import charges
+
+    return charges({store: made - before[store] if store in before else made for store, made in asked.items()})
+
+
+def to_json(
+    command: str,
+    result: object,
+    *,
+    cautions: Iterable[Any],
+    problem: Problem | None,
+    requests: Sequence[Charge] = (),
+) -> str:
     """The one JSON object of `--json`, with a newline at its end."""
     error = None
     if problem is not None:
@@ -323,6 +352,7 @@ def to_json(command: str, result: object, *, cautions: Iterable[Any], problem: P
         "exit_code": 0 if problem is None else problem.exit_code,
         "result": result,
         "cautions": list(cautions),
+        "requests": requests,
         "error": error,
     }
     return jsonlib.dumps(plain(document), ensure_ascii=False, indent=2, allow_nan=False) + "\n"

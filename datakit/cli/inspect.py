@@ -52,7 +52,6 @@ def _text(inspection: Inspection) -> str:
         "layout digest": inspection.layout_digest,
         "manifest digest": inspection.manifest_digest,
         "packed with": json.dumps(pack, sort_keys=True),
-        **({"requests": str(inspection.requests)} if inspection.requests.total else {}),
     }
     blocks = [format_facts(facts)]
     for part, sizes in inspection.parts.items():

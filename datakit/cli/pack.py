@@ -238,7 +238,4 @@ def _facts(result: PackResult, settings: Settings) -> dict[str, object]:
     if result.new_bytes is not None:
         facts["this change"] = _change(result)
     facts["next change"] = sentence(result.changes, total_bytes=result.shard_bytes)
-    if result.requests:
-        price = f", about {result.request_price.told(gets=result.requests)}" if result.request_price else ""
-        facts["requests"] = f"{format_count(result.requests)}{price}"
     return facts

@@ -118,7 +118,6 @@ def _publish(
         session.done(plan, f"Would move {what}", facts=facts)
         return
     result = run_publish(plan, on_event=session.on_event)
-    facts |= {"requests": str(result.requests)}
     session.done(result, f"Moved {what} in {format_duration(result.seconds)}, verified", facts=facts)
 
 
@@ -173,7 +172,7 @@ def _proof(result: SyncResult) -> str:
 
 
 def _facts(result: SyncResult) -> dict[str, object]:
-    facts: dict[str, object] = {"requests": str(result.requests)}
+    facts: dict[str, object] = {}
     if result.kept_files and not result.up_to_date:
         facts["kept"] = _files(result.kept_files)
     if result.deleted:

@@ -156,7 +156,6 @@ def _facts(result: TrainResult) -> dict[str, object]:
     facts["checkpoints"] = ", ".join(saved.name for saved in result.checkpoints) or "none in this attempt"
     if result.write_back and result.adapter_copy and not result.unpublished:
         facts["written back"] = f"{result.write_back}, verified; the adapter is {result.adapter_copy}"
-        facts["requests"] = str(result.requests)
     return facts
 
 

@@ -41,13 +41,12 @@ def register(app: typer.Typer) -> None:
 def _text(report: VerifyReport) -> str:
     from datakit.units import format_bytes, format_number_of
 
-    cost = f"; requests: {report.requests}" if report.requests.total else ""
     if report.findings:
-        return "\n".join(map(str, report.findings)) + (f"\n{cost[2:]}" if cost else "")
+        return "\n".join(map(str, report.findings))
     looked = "sizes and indexes" if report.quick else "every byte"
     if report.kind != "dataset":
         looked, held = "sizes" if report.quick else looked, format_number_of(report.files, "file")
-        cost = f"{format_bytes(report.checked_bytes)} read{cost}"
-        return f"{report.kind} {report.name} is whole: {held}, {looked} checked ({cost})"
+        read = format_bytes(report.checked_bytes)
+        return f"{report.kind} {report.name} is whole: {held}, {looked} checked ({read} read)"
     held = f"{format_number_of(report.samples, 'sample')} in {format_number_of(report.shards, 'shard')}"
-    return f"{report.name} is whole: {held}, {looked} checked ({format_bytes(report.checked_bytes)} read{cost})"
+    return f"{report.name} is whole: {held}, {looked} checked ({format_bytes(report.checked_bytes)} read)"

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from datakit.data.digest import PART_BYTES
 from datakit.pack.cut import GROUP_SHARDS, Layout
-from datakit.pack.prices import RequestPrice
+from datakit.plan.storage import StorePrice
 from datakit.units import agree, format_bytes, format_number_of
 
 Kind: TypeAlias = Literal["edits", "append", "neighbours"]
@@ -129,7 +129,7 @@ def next_changes(sizes: Sequence[tuple[int, int]], *, layout: Layout, edits: int
     return scattered, append, Change("neighbours", edits, beside.shards, beside.bytes, beside.at_most)
 
 
-def shard_size(total_bytes: int, *, edits: int, price: RequestPrice) -> ShardSize:
+def shard_size(total_bytes: int, *, edits: int, price: StorePrice) -> ShardSize:
     """The shard size for which a release costs least: uploading what `edits` scattered edits change, and one reading.
 
     A shard is two requests to write (itself and its index) and one for each part of 16 MiB, and one for its index, to
@@ -163,14 +163,14 @@ def shard_size(total_bytes: int, *, edits: int, price: RequestPrice) -> ShardSiz
 _USUAL_BITS = (64 * 2**20).bit_length()
 
 
-def release_usd(total_bytes: int, size_bytes: int, *, edits: int, price: RequestPrice) -> float:
+def release_usd(total_bytes: int, size_bytes: int, *, edits: int, price: StorePrice) -> float:
     """What a release costs with shards of a size, in USD: the upload of what changed, and one reading of all."""
     shards = max(1, -(-total_bytes // size_bytes))
     changed = floor_shards(shards, edits)
     reads, writes = _reads(total_bytes, size_bytes), 2 * changed
     seconds = changed * min(size_bytes, total_bytes) / BANDWIDTH_BYTES_PER_S
     seconds += (reads + writes) * LATENCY_S / REQUESTS_AT_ONCE
-    return (reads * price.get_per_10k + writes * price.put_per_10k) / 10_000 + seconds * MACHINE_USD_PER_S
+    return price.cost(gets=reads, puts=writes) + seconds * MACHINE_USD_PER_S
 
 
 def sentence(changes: Sequence[Change], *, total_bytes: int) -> str:

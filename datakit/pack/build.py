@@ -29,7 +29,6 @@ from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
 from datakit.pack.cut import PackSettings
 from datakit.pack.engines import Crew, Engine, check_workers
-from datakit.pack.prices import price_at
 from datakit.pack.receipts import Memory
 from datakit.pack.result import Counts, PackResult
 from datakit.pack.standing import refuse_another, refuse_leftovers
@@ -127,7 +126,6 @@ def pack(
     counts = Counts(
         source_bytes=records.listed_bytes if isinstance(records, Files) else sources.total_bytes,
         requests=requests,
-        request_price=price_at(str(src), stores) if sources.is_remote else None,
         built=work.num_built,
         left_out=left_out,
     )

@@ -23,7 +23,6 @@ from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.parent import open_parent
 from datakit.pack.planning import Plan, Sizes, plan
-from datakit.pack.prices import TABLE, price_at
 from datakit.pack.twins import Reading, known_digests, report, without_twins
 from datakit.source.columns import Spill
 from datakit.source.fetching import Fetched
@@ -176,9 +175,13 @@ def _size(
     if settings.shard_size != AUTO:
         default = settings.shard_size == DEFAULT_SIZE
         return ShardSize(settings.shard_bytes, DEFAULT_REASON if default else "as it was set")
+    from datakit.plan.storage import standard
+    from datakit.storage.prices import price_at
+
     price = price_at(str(src), stores)
     # another currency cannot be set against a machine's price; S3's are the dearest of the common ones
-    known = price if price is not None and price.currency == "USD" else TABLE["aws-s3"]
+    known = price if price is not None and price.currency == "USD" else standard("aws-s3")
+    assert known is not None
     return shard_size(total_bytes, edits=settings.expected_edits, price=known)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from datakit.pack.advice import Change, ShardSize
 from datakit.pack.choice import Choice
-from datakit.pack.prices import RequestPrice
 from datakit.source.reports import LeftOut
 
 
@@ -53,7 +52,6 @@ class Counts:
 
     source_bytes: int
     requests: int
-    request_price: RequestPrice | None
     built: int
     left_out: LeftOut
 
@@ -79,7 +77,6 @@ class PackResult:
         shard_bytes: Bytes of all shards.
         size: The shard size, and why.
         changes: What the next change of the datasets is expected to re-send.
-        request_price: What requests to the source's store cost, where that is known.
         plan_digest: 64 hex digits; the same records, settings and shards. Parts of one pack have the same.
         datasets: One for each split.
         written: Whether anything was committed; a dry run commits nothing, and neither does a part.
@@ -103,7 +100,6 @@ class PackResult:
     shard_bytes: int
     size: ShardSize
     changes: tuple[Change, ...]
-    request_price: RequestPrice | None
     plan_digest: str
     datasets: tuple[PackedDataset, ...]
     written: bool
@@ -141,7 +137,6 @@ class PackResult:
             shard_bytes=sum(dataset.shard_bytes for dataset in datasets),
             size=choice.size,
             changes=choice.changes,
-            request_price=counts.request_price,
             plan_digest=choice.plan.digest,
             datasets=datasets,
             written=not dry_run and part is None,

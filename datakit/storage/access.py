@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import configparser
 import dataclasses
+import difflib
 import os
 import shlex
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from datakit.errors import UsageError
+from datakit.storage import profiles
 
 SCHEMES = ("s3", "gs", "az")
 """URL schemes that obstore carries."""
@@ -36,6 +38,7 @@ VARIABLES = (
     "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_SKIP_SIGNATURE",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+    "DATAKIT_STORE_PROVIDER",
 )
 """Everything of an environment that options are read from."""
 
@@ -52,9 +55,14 @@ class StoreOptions:
         access_key_id: Who.
         secret_access_key: The secret; masked in every repr.
         session_token: The token of temporary credentials; masked.
-        virtual_hosted: Bucket in the host name instead of the path: Aliyun OSS and Tencent COS refuse the path style.
+        provider: Whose store it is, where its endpoint does not tell: `minio`, `ceph-rgw`, `aliyun-oss` and so on.
+        virtual_hosted: Bucket in the host name instead of the path; what the provider wants, when not given.
         anonymous: Sign nothing: public buckets.
         client: `fsspec` reads S3 through s3fs instead of obstore: slower, and nothing can be written that way.
+        get_per_10k: What 10,000 GET or HEAD requests cost you; the table's price when not given.
+        put_per_10k: What 10,000 PUT, POST or LIST requests cost you.
+        egress_per_gb: What a GB out of the store costs you; 0 where you work in its region.
+        currency: Of these prices.
     """
 
     url: str | None = None
@@ -63,9 +71,14 @@ class StoreOptions:
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    virtual_hosted: bool = False
+    provider: str | None = None
+    virtual_hosted: bool | None = None
     anonymous: bool = False
     client: Literal["fsspec"] | None = None
+    get_per_10k: float | None = None
+    put_per_10k: float | None = None
+    egress_per_gb: float | None = None
+    currency: str | None = None
 
     def __post_init__(self) -> None:
         if self.url is not None and "://" not in self.url:
@@ -82,6 +95,10 @@ class StoreOptions:
                 hint="Set access_key_id and secret_access_key instead",
                 subject="endpoint_url",
             )
+        if self.provider is not None and self.provider not in profiles.names():
+            close = difflib.get_close_matches(self.provider, profiles.names(), n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Write one of: {', '.join(profiles.names())}"
+            raise UsageError(f"{self.provider!r} is no provider that is known", hint=hint, subject="provider")
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise UsageError("access_key_id and secret_access_key come together", hint="Set both, or neither")
 
@@ -97,13 +114,15 @@ class StoreOptions:
         source: Mapping[str, str] = (
             env if key else {f"AWS_{name.upper()[4:]}": value for name, value in profile.items()}
         )
+        virtual = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
         return cls(
             endpoint_url=env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url"),
             region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region"),
             access_key_id=source.get("AWS_ACCESS_KEY_ID"),
             secret_access_key=source.get("AWS_SECRET_ACCESS_KEY"),
             session_token=source.get("AWS_SESSION_TOKEN") or None,
-            virtual_hosted=env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true"),
+            provider=env.get("DATAKIT_STORE_PROVIDER") or None,
+            virtual_hosted=None if virtual is None else virtual.lower() in ("1", "true"),
             anonymous=env.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true"),
         )
 
@@ -120,11 +139,19 @@ class StoreOptions:
             "AWS_ACCESS_KEY_ID": self.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
             "AWS_SESSION_TOKEN": self.session_token,
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true" if self.virtual_hosted else None,
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": None
+            if self.virtual_hosted is None
+            else str(self.virtual_hosted).lower(),
+            "DATAKIT_STORE_PROVIDER": self.provider,
             "AWS_SKIP_SIGNATURE": "true" if self.anonymous else None,
         }
         files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
         return {**kept, **files, **{name: value for name, value in values.items() if value is not None}}
+
+    def profile(self, url: str) -> profiles.Profile:
+        """What the store at a URL does otherwise than Amazon's, with what these options say of it."""
+        found = profiles.profile_of(url, endpoint=self.endpoint_url, provider=self.provider) or profiles.LIKE_AMAZON
+        return found if self.virtual_hosted is None else dataclasses.replace(found, virtual_hosted=self.virtual_hosted)
 
     def over(self, fallback: StoreOptions) -> StoreOptions:
         """These options, with the fallback's where nothing was set; credentials come whole from one of the two."""
@@ -133,6 +160,8 @@ class StoreOptions:
             self,
             endpoint_url=self.endpoint_url or fallback.endpoint_url,
             region=self.region or fallback.region,
+            provider=self.provider or fallback.provider,
+            virtual_hosted=fallback.virtual_hosted if self.virtual_hosted is None else self.virtual_hosted,
             access_key_id=who.access_key_id,
             secret_access_key=who.secret_access_key,
             session_token=who.session_token,
@@ -210,7 +239,9 @@ def nearest(text: str, named: Mapping[str, StoreOptions]) -> StoreOptions | None
 
 def refuse_s3_options(store: StoreOptions, scheme: str) -> None:
     """Refuse options that another kind of store would not get."""
-    given = [each.name for each in dataclasses.fields(store) if each.name != "url" and getattr(store, each.name)]
+    anywhere = {"url", "get_per_10k", "put_per_10k", "egress_per_gb", "currency"}
+    fields = [each.name for each in dataclasses.fields(store)]
+    given = [name for name in fields if name not in anywhere and getattr(store, name) not in (None, False)]
     if given:
         message = f"store {store.url} has {', '.join(given)}, which {scheme}:// does not take"
         hint = f"Remove it, and use the environment variables of {scheme}'s own tools"

@@ -6,7 +6,11 @@ A request is counted when it is sent, so that one that failed, or was tried agai
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from datakit.storage.access import StoreOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +45,42 @@ class RequestCounts:
         return ", ".join(said) or "none"
 
 
-class Meter:
-    """Counts requests from many threads; `PROCESS` counts them too."""
+class Account(NamedTuple):
+    """Whose requests are counted together: a store's URL, and how it is reached."""
 
-    def __init__(self) -> None:
+    url: str
+    options: StoreOptions
+
+
+class Meter:
+    """Counts requests from many threads, before they are sent; `PROCESS` counts them too.
+
+    Args:
+        store: Whose requests they are, for `by_store`; None where nobody is to be told.
+
+    Attributes:
+        gate: Lets requests and bytes through before they are counted, or raises.
+    """
+
+    def __init__(self, store: Account | None = None) -> None:
         self._guard = threading.Lock()
         self._totals = {one.name: 0 for one in fields(RequestCounts)}
+        self._above = _meter_of(store)
+        self.gate: Callable[[Mapping[str, int]], None] | None = None
 
     def add(self, **more: int) -> None:
-        """Count some."""
+        """Count some, once the gate has let them through.
+
+        Raises:
+            LimitExceeded: It has not; nothing is counted, and nothing may be sent.
+        """
+        if self.gate is not None:
+            self.gate(more)
         with self._guard:
             for name, count in more.items():
                 self._totals[name] += count
-        if self is not PROCESS:
-            PROCESS.add(**more)
+        if self._above is not None:
+            self._above.add(**more)
 
     @property
     def counts(self) -> RequestCounts:
@@ -63,5 +89,24 @@ class Meter:
             return RequestCounts(**self._totals)
 
 
-PROCESS = Meter()
+_all: Meter | None = None
+_stores: dict[Account, Meter] = {}
+_stores_guard = threading.Lock()
+
+
+def _meter_of(store: Account | None) -> Meter | None:
+    """Who counts what a meter of a store counts: that of all meters of that store, or of the process."""
+    if store is None:
+        return _all
+    with _stores_guard:
+        return _stores.setdefault(store, Meter())
+
+
+PROCESS = _all = Meter()
 """Counts what any meter of this process counts, also for work that ended by an error and has no result to tell it."""
+
+
+def by_store() -> dict[Account, RequestCounts]:
+    """What this process has counted so far by store; a store that was asked nothing is left out."""
+    with _stores_guard:
+        return {store: meter.counts for store, meter in _stores.items() if meter.counts.total}

@@ -20,8 +20,10 @@ from datakit.data.digest import Buffer
 from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowed, NotFound, UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked, changed, no_answer
-from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.counts import Account, Meter, RequestCounts
+from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Chunks, ObjectInfo, shown
+from datakit.storage.prices import price_by
 from datakit.storage.wire import PIECE_BYTES
 
 LIST_PAGE = 1000
@@ -54,7 +56,7 @@ class FsspecStore:
     def __init__(self, url: str, *, options: StoreOptions | None = None) -> None:
         self._url = url
         self._options = options or StoreOptions()
-        self._meter = Meter()
+        self._meter = Meter(Account(url, self._options))
         self._fs: Any = None
         self._root = ""
 
@@ -67,6 +69,11 @@ class FsspecStore:
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         return self._meter.counts
+
+    def limit(self, gate: Gate) -> None:
+        """See `Store.limit`."""
+        price = price_by(self._url, self._options)
+        self._meter.gate = lambda more: gate.let_through(more, price)
 
     def head(self, key: str) -> ObjectInfo:
         """One request."""
@@ -217,7 +224,7 @@ class FsspecStore:
             return {}
         options = self._options
         client = {"endpoint_url": options.endpoint_url, "region_name": options.region}
-        style = {"s3": {"addressing_style": "virtual" if options.virtual_hosted else "path"}}
+        style = {"s3": {"addressing_style": "virtual" if options.profile(self._url).virtual_hosted else "path"}}
         return {
             "anon": options.anonymous,
             "key": options.access_key_id,

@@ -17,6 +17,7 @@ from datakit.errors import InputError, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import RequestCounts
+from datakit.storage.limits import Gate
 from datakit.storage.regular import open_regular
 
 
@@ -56,6 +57,10 @@ class Store(Protocol):
     @property
     def requests(self) -> RequestCounts:
         """Requests made so far."""
+        ...
+
+    def limit(self, gate: Gate) -> None:
+        """Have every request and every byte from now on go through a gate."""
         ...
 
     def head(self, key: str) -> ObjectInfo:
@@ -117,6 +122,9 @@ class LocalStore:
     def requests(self) -> RequestCounts:
         """Nobody charges for system calls."""
         return RequestCounts()
+
+    def limit(self, gate: Gate) -> None:
+        """See `Store.limit`: there are no requests, and bytes that move beside a store are counted there."""
 
     def head(self, key: str) -> ObjectInfo:
         """Size and version of a file."""

@@ -21,6 +21,7 @@ from datakit.errors import Interrupted, StoreUnavailable
 from datakit.storage import etags
 from datakit.storage.answers import Throttled
 from datakit.storage.counts import RequestCounts
+from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Chunks, ObjectInfo, Store, joined
 
 T = TypeVar("T")
@@ -121,6 +122,10 @@ class PatientStore:
     def requests(self) -> RequestCounts:
         """Of the store behind it: each try counts."""
         return self._store.requests
+
+    def limit(self, gate: Gate) -> None:
+        """See `Store.limit`; of the store behind it."""
+        self._store.limit(gate)
 
     def head(self, key: str) -> ObjectInfo:
         """See `Store.head`."""

@@ -1,4 +1,4 @@
-"""store: object storage behind the protocol of `objects`, and the place that a path or a URL names; obstore's door.
+"""store: object storage behind the protocol of `objects`, and the place that a path or a URL names.
 
 Promises: requests are counted by class as they are made (but for retries inside a multipart upload, which obstore does
 not tell); a read gets exactly the bytes of the version that it asked for, or an error; whatever obstore says leaves as
@@ -22,12 +22,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 from datakit.data.digest import Buffer
-from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowed, UsageError
+from datakit.errors import DatakitError, IntegrityError, NotAllowed, UsageError
 from datakit.storage.access import SCHEMES, StoreOptions, nearest, refuse_reserved, refuse_s3_options, refuse_slips
-from datakit.storage.answers import Asked, changed, is_mute, no_answer, no_key, translated
-from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.answers import Asked, already_there, changed, is_mute, no_answer, no_key, translated
+from datakit.storage.client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, connect
+from datakit.storage.counts import Account, Meter, RequestCounts
 from datakit.storage.foreign import FsspecStore, known_schemes, unknown_scheme
+from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined, shown
+from datakit.storage.prices import price_by
 from datakit.storage.wire import PIECE_BYTES, Wire, is_direct, is_weak
 
 __all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "open_location"]
@@ -39,12 +42,6 @@ if TYPE_CHECKING:
 LIST_PAGE = 1000
 """Objects in one answer to a LIST request, the most that S3 gives."""
 
-CONNECT_TIMEOUT_S = 3
-"""A reachable endpoint answers a TCP connect in well under a second; three allow for one lost SYN (RFC 6298)."""
-
-READ_TIMEOUT_S = 20
-"""A body that brings no byte for so long is stalled. boto3 waits 60 s, s3fs 15 s, obstore's stream 30 s."""
-
 SIGNED_S = 300
 """How long a signed address is used; it is valid for twice that. Stores refuse what was signed over 15 minutes ago."""
 
@@ -53,9 +50,6 @@ MAX_ADDRESSES = 10_000
 
 UPLOAD_RETRIES = 5
 """Tries of obstore's own for one part of a multipart upload: one lost part must not begin the whole upload anew."""
-
-REQUEST_TIMEOUT_S = 900
-"""A bound on one request however well it moves: a 16 MiB part at 20 kB/s."""
 
 
 class ObstoreStore:
@@ -69,7 +63,7 @@ class ObstoreStore:
     def __init__(self, url: str, *, options: StoreOptions) -> None:
         self._url = url
         self._options = options
-        self._meter = Meter()
+        self._meter = Meter(Account(url, options))
         self._client: ObjectStore | None = None
         self._uploader: ObjectStore | None = None
         self._wire = Wire(connect_timeout_s=CONNECT_TIMEOUT_S, read_timeout_s=READ_TIMEOUT_S)
@@ -91,6 +85,11 @@ class ObstoreStore:
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         return self._meter.counts
+
+    def limit(self, gate: Gate) -> None:
+        """See `Store.limit`."""
+        price = price_by(self._url, self._options)
+        self._meter.gate = lambda more: gate.let_through(more, price)
 
     def head(self, key: str) -> ObjectInfo:
         """One HEAD; one GET more where the store refuses it for a reason that only a body tells."""
@@ -198,11 +197,33 @@ class ObstoreStore:
         with self._door(key) as client:
             import obstore
 
+            if (
+                (create or replaces)
+                and self._url.startswith("s3://")
+                and not self._options.profile(self._url).conditional
+            ):
+                self._look(client, key, create=create, replaces=replaces)
             self._meter.add(put=1)
             mode: Any = "create" if create else {"e_tag": replaces} if replaces else "overwrite"
             result = obstore.put(client, key, bytes(data), mode=mode, use_multipart=False)
             self._meter.add(bytes_out=len(data))
             return ObjectInfo(key, len(data), result["e_tag"])
+
+    def _look(self, client: ObjectStore, key: str, *, create: bool, replaces: str | None) -> None:
+        """See that the condition of a PUT holds, where the store is not known to look itself: one HEAD."""
+        import obstore
+
+        self._meter.add(head=1)
+        try:
+            etag = obstore.head(client, key)["e_tag"]
+        except FileNotFoundError:
+            if create:
+                return
+            raise
+        if create:
+            raise already_there(f"{self._url}/{key}")
+        if etag != replaces:
+            raise changed(f"{self._url}/{key}")
 
     def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
         """A multipart upload: one PUT to begin, one a part, one to complete; an error aborts it."""
@@ -219,7 +240,7 @@ class ObstoreStore:
             import obstore
 
             with self._guard:
-                self._uploader = self._uploader or _connect(self._url, self._options, retries=UPLOAD_RETRIES)
+                self._uploader = self._uploader or connect(self._url, self._options, retries=UPLOAD_RETRIES)
             self._meter.add(put=1)  # begins the multipart upload
             result = obstore.put(self._uploader, key, counted(), chunk_size=part_bytes, max_concurrency=connections)
             self._meter.add(put=1)  # completes it
@@ -245,7 +266,7 @@ class ObstoreStore:
                 hint="Start processes that use a store by spawn or exec",
             )
         with self._guard:
-            self._client = self._client or _connect(self._url, self._options)
+            self._client = self._client or connect(self._url, self._options)
         from obstore.exceptions import BaseError
 
         try:
@@ -284,45 +305,6 @@ def _stream(client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: s
 
 def _info(key: str, meta: Mapping[str, Any]) -> ObjectInfo:
     return ObjectInfo(key, meta["size"], meta["e_tag"])
-
-
-def _connect(url: str, options: StoreOptions, *, retries: int = 0) -> ObjectStore:
-    try:
-        import obstore.store as clients
-    except ImportError:
-        raise MissingExtra("obstore", extra="s3") from None
-    scheme, _, bucket = url.partition("://")
-    client: Any = {
-        "timeout": f"{REQUEST_TIMEOUT_S}s",
-        "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-        "read_timeout": f"{READ_TIMEOUT_S}s",
-        "allow_http": (options.endpoint_url or "").startswith("http://"),
-    }
-    # its own retries are off but inside uploads: they are counted nowhere, and one deadline kills slow progress
-    retry: Any = {"max_retries": retries, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
-    if scheme != "s3":
-        return clients.from_url(url, client_options=client, retry_config=retry)
-    region = options.region or "us-east-1"
-    endpoint = options.endpoint_url or f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
-    if options.virtual_hosted:
-        endpoint = endpoint.replace("://", f"://{bucket}.", 1)
-    config: Any = {
-        "endpoint": endpoint,
-        "region": region,
-        "virtual_hosted_style_request": options.virtual_hosted,
-        "skip_signature": options.anonymous,
-    }
-    # every value is given: what is not, the library takes from the environment, as a foreign token beside these keys
-    credentials: Any = {
-        "access_key_id": options.access_key_id,
-        "secret_access_key": options.secret_access_key,
-        "token": options.session_token,
-        "expires_at": None,
-    }
-    provider: Any = None if options.access_key_id is None else lambda: credentials
-    return clients.S3Store(
-        bucket, config=config, client_options=client, retry_config=retry, credential_provider=provider
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from datakit.storage.copies import (
     read_copy,
     write_state,
 )
-from datakit.storage.counts import RequestCounts
+from datakit.storage.counts import Account, Meter, RequestCounts
 from datakit.storage.pipe import AgentPipe
 
 
@@ -114,12 +114,12 @@ class WriteBack:
         self._offers: dict[str, _Offer] = {}
         self._said: list[Published | Failed] = []
         self._answers: list[dict[str, Any]] = []
-        self._requests = RequestCounts()
+        self._meter = Meter(Account(self.dest_url, options or StoreOptions()))
 
     @property
     def requests(self) -> RequestCounts:
         """Requests that agents of this object told of so far, those that failed included."""
-        return self._requests
+        return self._meter.counts
 
     def start(self) -> None:
         """Start the agent, and offer again what an earlier attempt left unverified and is still there.
@@ -324,7 +324,7 @@ class WriteBack:
 
     def _take(self, answer: dict[str, Any]) -> None:
         requests = RequestCounts(**answer["requests"])
-        self._requests += requests
+        self._meter.add(**answer["requests"])
         if answer["op"] != "publish":
             self._answers.append(answer)
             return

@@ -26,6 +26,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.answers import changed
 from datakit.storage.commit import parse_manifest
 from datakit.storage.counts import RequestCounts
+from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, joined
 from datakit.storage.retry import DAMAGE_TRIES, Pace
 from datakit.storage.store import Location
@@ -78,6 +79,11 @@ class TreeStore:
     def requests(self) -> RequestCounts:
         """Requests made so far, to all places."""
         return sum((place.store.requests for place in self._places), RequestCounts())
+
+    def limit(self, gate: Gate) -> None:
+        """See `Store.limit`; of all places."""
+        for place in self._places:
+            place.store.limit(gate)
 
     @property
     def path(self) -> str:

@@ -116,6 +116,7 @@ def test_a_bucket_that_does_not_exist(packed: Path, server: S3Server, monkeypatc
     code, words = told(answer)
     assert code == 2
     assert words == (
+        "  requests to s3://not-there: 1 GET\n"
         f"error: bucket s3://not-there does not exist at {server.endpoint}\n"
         "hint: Create it, or check its name and the endpoint\n"
     )

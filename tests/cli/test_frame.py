@@ -112,6 +112,7 @@ def test_json_is_one_object_with_result_and_cautions(capsys: pytest.CaptureFixtu
         "exit_code": 0,
         "result": {"path": "a/b", "shards": ["x.tar"], "seconds": None},
         "cautions": [{"message": "slow disk", "hint": "datakit doctor"}],
+        "requests": [],
         "error": None,
     }
     assert err == "halfway\ncaution: slow disk\nhint: datakit doctor\n"

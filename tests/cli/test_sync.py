@@ -24,7 +24,7 @@ def test_publishing_says_what_moved_where_and_what_it_cost(bucket: str, dataset:
 
     assert (answer.code, answer.stdout) == (0, "")
     assert f"Moved 2 files, 3.1 KiB, to {bucket}/ds" in answer.stderr
-    assert "requests  1 GET, 3 PUT, 1 LIST" in answer.stderr
+    assert f"requests to {bucket}: 1 GET, 3 PUT, 1 LIST (" in answer.stderr
 
 
 def test_an_unchanged_place_is_said_to_be_up_to_date(bucket: str, dataset: Path) -> None:
@@ -35,7 +35,7 @@ def test_an_unchanged_place_is_said_to_be_up_to_date(bucket: str, dataset: Path)
 
     assert answer.code == 0
     assert f"{bucket}/ds is up to date (2 files) by its manifest; their bytes were not read" in answer.stderr
-    assert "requests  1 GET" in answer.stderr
+    assert f"requests to {bucket}: 1 GET, 1 LIST (" in answer.stderr
 
 
 def test_a_dry_run_shows_the_plan_and_moves_nothing(bucket: str, dataset: Path, server: S3Server) -> None:

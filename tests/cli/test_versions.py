@@ -28,9 +28,9 @@ def test_a_dataset_goes_through_the_remote_and_comes_back(project: Path) -> None
 
     assert [there.code, again.code, here.code] == [0, 0, 0]
     assert "Moved 3 files of 3" in there.stderr
-    assert f"records   {project / 'ds.dvc'}" in there.stderr
+    assert f"records  {project / 'ds.dvc'}" in there.stderr
     assert "Moved 0 files of 3" in again.stderr
-    assert "records   nothing new" in again.stderr
+    assert "records  nothing new" in again.stderr
     assert "Moved 2 files, 3.1 KiB, to got" in here.stderr
     assert "verified" in here.stderr
     assert there.stdout == again.stdout == here.stdout == ""

@@ -27,9 +27,9 @@ from datakit.pack.advice import (
     small_shards,
 )
 from datakit.pack.cut import Layout, cut, stick
-from datakit.pack.prices import TABLE, RequestPrice
+from datakit.plan.storage import StorePrice, table
 
-AWS = TABLE["aws-s3"]
+AWS = table()["aws-s3", "standard"]
 SIZE, TARGET = 1000, 100_000
 
 
@@ -198,8 +198,8 @@ def test_a_derived_size_costs_least_of_its_kind(total_bytes: int, edits: int) ->
 
 def test_more_bytes_and_dearer_requests_make_larger_shards() -> None:
     """More edits make smaller ones."""
-    free = RequestPrice("own", 0.0, 0.0, "USD", "today", "test")
-    dear = RequestPrice("dear", 5.5, 5.5, "USD", "today", "test")
+    free = StorePrice("own", "", "USD", 0.0, 0.0, 0.0, 0.0, "today", "test")
+    dear = StorePrice("dear", "", "USD", 0.0, 5.5, 5.5, 0.0, "today", "test")
     by_total = [shard_size(10**power_, edits=16, price=AWS).bytes for power_ in range(8, 15)]
     by_edits = [shard_size(10**11, edits=4**number, price=AWS).bytes for number in range(6)]
 

@@ -10,6 +10,7 @@ from datakit.errors import IntegrityError, NotFound
 from datakit.storage import etags
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Chunks, ObjectInfo, joined, shown
 from datakit.storage.wire import PIECE_BYTES
 
@@ -35,6 +36,9 @@ class MemoryStore:
     @property
     def requests(self) -> RequestCounts:
         return self._meter.counts
+
+    def limit(self, gate: Gate) -> None:
+        self._meter.gate = lambda more: gate.let_through(more, None)
 
     def head(self, key: str) -> ObjectInfo:
         self._meter.add(head=1)

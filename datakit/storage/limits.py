@@ -1,0 +1,132 @@
+"""limits: how many requests, how much money and how many bytes a second work with stores may take.
+
+A limit is looked at before each request and each piece of a body, tries that failed included, so it holds whatever
+happens: work that would pass one ends with LimitExceeded before the request is sent. Rates are kept by waiting. One
+`Gate` stands before all stores of one piece of work.
+
+What it does not do: know prices by itself; whoever opens a store gives the price of its requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from datakit.errors import LimitExceeded, UsageError
+from datakit.plan.storage import StorePrice
+
+PUTS = ("put", "list")
+GETS = ("get", "head")
+"""Classes of requests that a store bills alike. Deletes are free with those who say so, and are counted as neither."""
+
+BURST_S = 0.1
+"""What a rate may run ahead: a tenth of a second of it, so that pieces of 1 MiB flow evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a piece of work may take at most; None is no limit.
+
+    Attributes:
+        max_requests: Requests, retries included.
+        max_cost: Money for requests and traffic, in the currency of the store's price.
+        requests_per_s: Requests a second.
+        bytes_per_s: Bytes of bodies a second, both ways together.
+    """
+
+    max_requests: int | None = None
+    max_cost: float | None = None
+    requests_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_cost"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} {value:g} is below 0", hint="Write 0 or more", subject=flag)
+        for name in ("requests_per_s", "bytes_per_s"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise UsageError(f"{name} {value:g} lets nothing through", hint="Write more than 0", subject=name)
+
+
+class Gate:
+    """Lets requests and bytes through as far as the limits allow; every method may be called from any thread.
+
+    Args:
+        limits: The limits.
+        clock: Seconds that only grow.
+        wait: Waits so many seconds, or less once the work has ended.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._wait = wait or self._stopped.wait
+        self._guard = threading.Lock()
+        self._requests = 0
+        self._cost = 0.0
+        self._next_request = 0.0
+        self._next_byte = 0.0
+
+    def stop(self) -> None:
+        """Let nobody wait any longer: the work has ended."""
+        self._stopped.set()
+
+    def let_through(self, more: Mapping[str, int], price: StorePrice | None) -> None:
+        """Wait until these requests or bytes may go, and count them.
+
+        Args:
+            more: Requests by class, and `bytes_in` and `bytes_out`, as `counts.Meter.add` takes them.
+            price: What they cost, where that is known.
+
+        Raises:
+            LimitExceeded: They may not; they are not counted.
+        """
+        gets, puts = (sum(more.get(name, 0) for name in names) for names in (GETS, PUTS))
+        requests = gets + puts + more.get("delete", 0)
+        cost = price.cost(gets=gets, puts=puts, egress_bytes=more.get("bytes_in", 0)) if price is not None else 0.0
+        with self._guard:
+            self._refuse(requests, cost, price)
+            self._requests += requests
+            self._cost += cost
+            wait_s = max(self._turn(requests), self._flow(more.get("bytes_in", 0) + more.get("bytes_out", 0)))
+        if wait_s > 0:
+            self._wait(wait_s)
+
+    def _refuse(self, requests: int, cost: float, price: StorePrice | None) -> None:
+        most, money = self._limits.max_requests, self._limits.max_cost
+        again = "Run the same command again with a higher limit: it continues"
+        if most is not None and requests and self._requests + requests > most:
+            raise LimitExceeded(f"{most} requests are made, as many as --max-requests allows", hint=again)
+        if money is not None and cost and self._cost + cost > money:
+            currency = price.currency if price is not None else ""
+            message = f"the next request would pass --max-cost {money:g} {currency} ({self._cost:.4f} are spent)"
+            raise LimitExceeded(message, hint=again)
+
+    def _turn(self, requests: int) -> float:
+        """Seconds until so many requests may go."""
+        rate = self._limits.requests_per_s
+        if rate is None or not requests:
+            return 0.0
+        now = self._clock()
+        begins = max(self._next_request, now - 1 / rate)
+        self._next_request = begins + requests / rate
+        return begins - now
+
+    def _flow(self, num_bytes: int) -> float:
+        """Seconds until so many bytes, which are here by now, may be followed by others."""
+        rate = self._limits.bytes_per_s
+        if rate is None or not num_bytes:
+            return 0.0
+        now = self._clock()
+        self._next_byte = max(self._next_byte, now - BURST_S) + num_bytes / rate
+        return self._next_byte - now

@@ -1,0 +1,151 @@
+"""storage/limits: what may be asked of stores is counted before it is asked, tries that fail included."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datakit import LimitExceeded, UsageError
+from datakit.plan.storage import StorePrice
+from datakit.storage.counts import Meter
+from datakit.storage.limits import Gate, Limits
+from datakit.storage.retry import Pace, PatientStore
+from datakit.storage.store import open_location
+from support.faulty import Fault, FaultyServer
+
+PRICE = StorePrice("shop", "standard", "USD", None, 0.05, 0.004, 0.09, as_of="2026-04", source="a test")
+
+
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@given(most=st.integers(0, 20), asked=st.lists(st.integers(1, 3), max_size=20))
+def test_no_request_passes_the_limit_and_none_is_refused_below_it(most: int, asked: list[int]) -> None:
+    """One that is refused is not counted: a smaller one may still go."""
+    gate, made = Gate(Limits(max_requests=most)), 0
+    for number in asked:
+        if made + number > most:
+            with pytest.raises(LimitExceeded, match=f"{most} requests are made"):
+                gate.let_through({"get": number}, None)
+        else:
+            gate.let_through({"get": number}, None)
+            made += number
+
+
+def test_many_threads_pass_no_limit() -> None:
+    gate, made = Gate(Limits(max_requests=100)), Meter()
+    made.gate = lambda more: gate.let_through(more, None)
+
+    def ask() -> None:
+        for _ in range(50):
+            try:
+                made.add(get=1)
+            except LimitExceeded:
+                return
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert made.counts.get == 100
+
+
+def test_money_counts_requests_by_class_and_what_leaves_the_store() -> None:
+    """10,000 reads are 0.004, a GB is 0.09; what comes in and deletes cost nothing."""
+    gate = Gate(Limits(max_cost=0.1))
+    gate.let_through({"get": 10_000}, PRICE)
+    gate.let_through({"bytes_in": 10**9}, PRICE)
+    gate.let_through({"delete": 10**6, "bytes_out": 10**12}, PRICE)
+    gate.let_through({"list": 10**6}, None)  # of one's own server
+
+    with pytest.raises(LimitExceeded, match=r"would pass --max-cost 0.1 USD \(0.0940 are spent\)"):
+        gate.let_through({"put": 2_000}, PRICE)
+
+
+@given(rate=st.floats(0.5, 1000), number=st.integers(2, 50))
+def test_requests_keep_their_rate(rate: float, number: int) -> None:
+    """The first goes at once, and the last not before its time."""
+    clock = Clock()
+    gate = Gate(Limits(requests_per_s=rate), clock=clock, wait=clock.wait)
+    sent = []
+    for _ in range(number):
+        gate.let_through({"get": 1}, None)
+        sent.append(clock.now_s)
+
+    assert sent[0] == 0
+    assert sent[-1] == pytest.approx((number - 1) / rate, abs=1.01 / rate)
+
+
+@given(rate=st.integers(1, 10**9), pieces=st.lists(st.integers(1, 2**20), min_size=1, max_size=30))
+def test_bytes_keep_their_rate(rate: int, pieces: list[int]) -> None:
+    """Both ways together, but for the tenth of a second that they may run ahead."""
+    clock = Clock()
+    gate = Gate(Limits(bytes_per_s=rate), clock=clock, wait=clock.wait)
+    for number, size in enumerate(pieces):
+        gate.let_through({"bytes_in" if number % 2 else "bytes_out": size}, None)
+
+    assert clock.now_s >= sum(pieces) / rate - 0.1 - 1e-6
+    assert clock.now_s <= sum(pieces) / rate + 1e-6
+
+
+def test_who_waits_is_let_go_when_the_work_has_ended() -> None:
+    """A rate of a request an hour does not hold a process that has failed."""
+    gate = Gate(Limits(requests_per_s=1 / 3600))
+    gate.let_through({"get": 1}, None)
+    waiting = threading.Thread(target=gate.let_through, args=({"get": 1}, None))
+    waiting.start()
+
+    gate.stop()
+    waiting.join(timeout=60)
+
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_requests": -1}, {"max_cost": -0.5}, {"requests_per_s": 0.0}, {"bytes_per_s": 0.0}]
+)
+def test_a_limit_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Limits(**wrong)  # type: ignore[arg-type] # that is the point
+
+
+def test_a_store_that_fails_is_not_asked_more_often_than_allowed(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try is a request, and billed as one."""
+    faulty.put("a", b"1")
+    faulty.faults = [Fault("busy", times=100)]
+    store = open_location(faulty.url).store
+    gate = Gate(Limits(max_requests=3))
+    patient = PatientStore(store, pace=Pace(retries=50, fraction=lambda: 0.0))
+    patient.limit(gate)
+
+    with pytest.raises(LimitExceeded):
+        patient.fetch("a")
+
+    assert len(faulty.log) == 3
+    assert store.requests.get == 3
+
+
+def test_a_local_directory_has_no_requests_to_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    store = open_location(tmp_path).store
+    store.limit(Gate(Limits(max_requests=0)))
+
+    assert store.fetch("a").data == b"1"
