@@ -89,6 +89,7 @@ ORDER = [
     "source/vouching",
     "source/tars",
     "source/cells",
+    "source/partitions",
     "source/tables",
     "source/arrays",
     "source/unpacking",

@@ -20,6 +20,7 @@ from datakit.source.lines import list_lines
 from datakit.source.members import Piece, joined
 from datakit.source.naming import JSON_PART, KEY_FIELD, Naming
 from datakit.source.originals import version_of
+from datakit.source.partitions import told as told_of_columns
 from datakit.source.records import Records, Run, first_part, here
 from datakit.source.scan import Sources
 from datakit.source.spans import MANY, LineFile
@@ -87,8 +88,10 @@ def list_records(
         records = _folder(sources, local.root, naming=naming, run=run)
     if records.troubles and on_error == "stop":
         raise refusal(records.troubles, limit=None if sources.kind in ("files", "tar") else limit)
+    names = [] if sources.kind in ("files", "hf") else [file.name for file in lines]
+    columns = told_of_columns(names, as_columns=sources.kind in ("parquet", "csv"))
     uncopied = [trouble for trouble in records.troubles if not trouble.raws] if on_error == "quarantine" else []
-    return replace(records, remarks=(*_left_out(told_of.hidden), *_not_copied(uncopied), *records.remarks))
+    return replace(records, remarks=(*_left_out(told_of.hidden), *_not_copied(uncopied), *columns, *records.remarks))
 
 
 @dataclass

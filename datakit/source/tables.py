@@ -4,8 +4,8 @@ A row's parts (see `cells`) are laid down in the spool, one file for each task, 
 place, whatever the table's own layout; that takes as much free disk as the rows do, for as long as the pack runs. A
 Parquet file is a task for each row group, an Arrow or CSV file one for itself.
 
-CSV: UTF-8, with a header; values stay text; `.tsv` is separated by tabs; quotes as RFC 4180 has them. Parquet and Arrow
-are read by pyarrow, whose door this is too.
+Columns that stand in the names of folders are read too (see `partitions`). CSV: UTF-8, with a header; values stay text;
+`.tsv` is separated by tabs; quotes as RFC 4180 has them. Parquet and Arrow are read by pyarrow, whose door this is too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import io
 import os
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -32,6 +32,7 @@ from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Piece
 from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import PLACES_BYTES, reading
+from datakit.source.partitions import Value, texts_of, values_of
 from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.troubles import Trouble
@@ -62,6 +63,7 @@ class TableTask:
         target: Where the parts go.
         naming: How rows are named.
         limit: More offenders than this end it.
+        columns: Those that its folders name (see `partitions`), with the value in all its rows.
     """
 
     file: LineFile
@@ -70,14 +72,16 @@ class TableTask:
     target: str
     naming: Naming
     limit: int
+    columns: Mapping[str, Value] = field(default_factory=dict)
 
 
 def table_tasks(files: Sequence[LineFile], *, spool: Path, naming: Naming, limit: int) -> list[TableTask]:
     """The tasks that list tables.
 
     Raises:
-        InputError: A file is no Parquet file.
+        InputError: A file is no Parquet file, or two of its folders name one column.
     """
+    columns = values_of(file.name for file in files)
     tasks: list[TableTask] = []
     folder = spool / "rows"
     disk.make_dirs(folder)
@@ -87,7 +91,8 @@ def table_tasks(files: Sequence[LineFile], *, spool: Path, naming: Naming, limit
         if file.name.endswith(".parquet"):
             groups = list(enumerate(_group_sizes(file)))
         for group, rows in groups:
-            tasks.append(TableTask(file, group, first, str(folder / f"{len(tasks):08d}"), naming, limit))
+            target = str(folder / f"{len(tasks):08d}")
+            tasks.append(TableTask(file, group, first, target, naming, limit, columns[file.name]))
             first += rows
     return tasks
 
@@ -151,7 +156,7 @@ def _arrow_rows(task: TableTask, read: Callable[[TableTask], Iterator[Any]]) -> 
 
     number, cells = task.first, None
     try:
-        for batch in read(task):
+        for batch in (_widened(batch, task.columns) for batch in read(task)):
             cells = cells or Cells(batch.schema, key_field=task.naming.key_field)
             for row in cells.rows(batch):
                 yield number, row
@@ -160,6 +165,17 @@ def _arrow_rows(task: TableTask, read: Callable[[TableTask], Iterator[Any]]) -> 
         raise InputError(f"{task.file.name}: {error.message}", hint=error.hint, subject=task.file.name) from None
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(task.file, error) from None
+
+
+def _widened(batch: Any, columns: Mapping[str, Value]) -> Any:
+    """A batch with the columns that its folders name; one that the file has itself stays as it is."""
+    import pyarrow as pa
+
+    for name, value in columns.items():
+        if name not in batch.schema.names:
+            kind = pa.int32() if isinstance(value, int) else pa.string()
+            batch = batch.append_column(name, pa.repeat(pa.scalar(value, kind), batch.num_rows))
+    return batch
 
 
 def _parquet_batches(task: TableTask) -> Iterator[Any]:
@@ -209,6 +225,7 @@ def _unreadable(file: LineFile, error: Exception) -> Exception:
 
 def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(sys.maxsize)  # of the whole process: a field may be as long as memory is
+    besides = texts_of(task.file.name)
     name, tabs = task.file.name, plain_name(task.file.name).endswith(".tsv")
     with reading(task.file.path, version=task.file.version) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -223,7 +240,7 @@ def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
             for values in reader:
                 begins, line = line, reader.line_num + 1
                 if values:
-                    yield begins, _csv_row(header, values, task.naming)
+                    yield begins, _csv_row(header, values, task.naming, besides)
         except (csv.Error, UnicodeDecodeError) as error:
             said = str(error)
             if isinstance(error, UnicodeDecodeError):  # of a stretch that was decoded ahead
@@ -253,10 +270,11 @@ def _check_header(name: str, header: Sequence[str]) -> None:
         )
 
 
-def _csv_row(header: Sequence[str], values: Sequence[str], naming: Naming) -> Row:
+def _csv_row(header: Sequence[str], values: Sequence[str], naming: Naming, besides: Mapping[str, str | None]) -> Row:
     if len(values) != len(header):
         return Row(None, {}, f"it has {format_number_of(len(values), 'field')}, the header {len(header)}")
-    row = dict(zip(header, values, strict=True))
+    row: dict[str, str | None] = dict(zip(header, values, strict=True))
+    row |= {name: text for name, text in besides.items() if name not in row}
     return Row(naming.field_of(row), {JSON_PART: orjson.dumps(row)})
 
 
