@@ -77,6 +77,7 @@ ORDER = [
     "source/reports",
     "source/columns",
     "source/records",
+    "source/parts",
     "source/clashes",
     "source/naming",
     "source/spans",

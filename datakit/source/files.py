@@ -87,13 +87,21 @@ class Files:
     def signatures(self, positions: Positions) -> list[bytes]:
         """16 bytes for each of some: BLAKE2b over name, size and stamp of each of its parts."""
         _, picked = self._places(positions)
-        sizes, stamps = self.sizes[picked].tolist(), self.stamps[picked].tolist()
+        numbers = np.empty((len(picked), 2), np.uint64)
+        numbers[:, 0], numbers[:, 1] = self.sizes[picked], self.stamps[picked]
+        told = numbers.ravel().tolist()
+        forms = [
+            (
+                "".join(f"{suffix.replace('%', '%%')}\0%d %d\0" for suffix in kind.suffixes).encode(),
+                2 * len(kind.suffixes),
+            )
+            for kind in self.kinds
+        ]
         found, at = [], 0
         for kind in self.kind_of[positions].tolist():
-            suffixes = self.kinds[kind].suffixes
-            told = [f"{suffix}\0{sizes[n]} {stamps[n]}\0" for n, suffix in enumerate(suffixes, at)]
-            found.append(blake2b("".join(told).encode(), digest_size=16).digest())
-            at += len(suffixes)
+            form, count = forms[kind]
+            found.append(blake2b(form % tuple(told[at : at + count]), digest_size=16).digest())
+            at += count
         return found
 
     def newest_ns(self, positions: Positions) -> int:
@@ -192,8 +200,7 @@ class FileBatch:
         return [f"{self.naming.stem(key)}.{suffix}" for key, kind in self._rows() for suffix in kind.suffixes]
 
     def _rows(self) -> Iterator[tuple[str, Kind]]:
-        keys = self.keys.take(np.arange(len(self)))
-        return zip(keys, (self.kinds[kind] for kind in self.kind_of.tolist()), strict=True)
+        return zip(self.keys, (self.kinds[kind] for kind in self.kind_of.tolist()), strict=True)
 
 
 def parts_between(

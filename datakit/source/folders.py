@@ -21,7 +21,8 @@ from datakit.source.columns import IN_MEMORY
 from datakit.source.files import Files, Kind
 from datakit.source.grouping import RENAME, FoundFile, Group, Stretch, keyed, list_stretch, raws_of
 from datakit.source.naming import Naming
-from datakit.source.records import KeyColumn, Keys, Run, crowded, here, lacking
+from datakit.source.parts import crowded, lacking
+from datakit.source.records import KeyColumn, Keys, Run, here
 from datakit.source.trees import Folder
 from datakit.source.troubles import Trouble
 

@@ -159,7 +159,7 @@ class LineBatch:
     def _rows(self) -> Iterator[tuple[str, int, int, int, bytes]]:
         """Key, file, place, size and digest of each; as Python objects they take ten times what they take here."""
         for some in stretches(len(self), rows=ITERATED):
-            keys = self.keys.take(np.arange(some.start, some.stop))
+            keys = self.keys.between(some)
             columns = (self.file_of[some].tolist(), self.offsets[some].tolist(), self.sizes[some].tolist())
             yield from zip(keys, *columns, rows_of(self.digests, some), strict=True)
 

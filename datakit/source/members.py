@@ -24,7 +24,8 @@ from datakit.source.clashes import clashes
 from datakit.source.columns import IN_MEMORY, Positions, Spill, kept, picked, thinned
 from datakit.source.files import counts, in_a_shard, parts_between, sums
 from datakit.source.originals import Version, open_original, version_of
-from datakit.source.records import KeyColumn, Keys, lacking, rows_of
+from datakit.source.parts import lacking
+from datakit.source.records import KeyColumn, Keys, rows_of
 from datakit.source.troubles import Trouble
 from datakit.storage import disk
 
@@ -231,7 +232,7 @@ class MemberBatch:
         """The parts' bytes, compared with what was listed."""
         table = self.table
         everything = np.arange(len(self))
-        keys, signatures = table.keys.take(everything), table.signatures(everything)
+        keys, signatures = list(table.keys), table.signatures(everything)
         offsets, sizes, at = table.offsets.tolist(), table.sizes.tolist(), 0
         with _Open(table.holders) as opened:
             for position, (number, kind) in enumerate(

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from datakit.data.keys import key_hash
-from datakit.data.stems import KeyRule
 from datakit.errors import InputError
 from datakit.events import Caution, Note
 from datakit.source.columns import (
@@ -26,15 +24,12 @@ from datakit.source.columns import (
     Column,
     Positions,
     Spill,
-    having,
     kept,
     let_go,
     near,
     picked,
     stretches,
-    tally,
 )
-from datakit.units import agree, format_count, format_number_of
 
 if TYPE_CHECKING:
     from datakit.data.shard import Sample
@@ -45,21 +40,6 @@ Result = TypeVar("Result")
 
 MAX_KEY_BYTES = 255
 """Bytes of UTF-8 in a key; USTAR's two name fields hold 256, of which a dot and a part take two at least."""
-
-_RENAME = "give each a name that differs before the dot of its extension"
-_APART: Mapping[KeyRule, str] = {
-    "first-dot": "cut names elsewhere: --key known --escape percent",
-    "last-dot": _RENAME,
-    "known": _RENAME,
-}
-"""What makes samples of their own of files whose names begin alike, by the rule that cut them."""
-
-_NAMED = 3
-"""Records that lack a part and are named."""
-
-MOST_PARTS = 64
-"""Parts of a sample beyond which it is asked whether one key has taken in files that are samples of their own: a camera
-rig or a set of masks has tens, and names that differ behind the cut come by the hundred."""
 
 ITERATED = 4096
 """Keys that are looked up at once: some megabytes of places."""
@@ -145,18 +125,20 @@ class KeyColumn:
         return self.text[start : start + int(self.lengths[position])].tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
-        for some in stretches(len(self), rows=ITERATED):
-            yield from self.take(np.arange(some.start, some.stop))
+        for some in stretches(len(self), self.text, self.lengths, rows=ITERATED):
+            yield from self.between(some)
+
+    def between(self, some: slice) -> list[str]:
+        """Some that are next to each other, in a tenth of the time of `take`."""
+        block = some.start >> _STRIDE_BITS
+        start = int(self.places[block]) + int(self.lengths[block << _STRIDE_BITS : some.start].sum(dtype=np.int64))
+        lengths = self.lengths[some]
+        return _parted(self.text[start : start + int(lengths.sum(dtype=np.int64))].tobytes(), lengths)
 
     def take(self, positions: Positions) -> list[str]:
         """Some of them, in this order."""
         some = self.chosen(positions, hashed=False)
-        data = some.text.tobytes()
-        text = data.decode()
-        ends = np.cumsum(some.lengths, dtype=np.int64).tolist()
-        if len(text) == len(data):  # ASCII: places in the text are places in the bytes
-            return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        return [data[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+        return _parted(some.text.tobytes(), some.lengths)
 
     def chosen(self, positions: Positions, *, hashed: bool = True) -> KeyColumn:
         """A column of some of them, in this order, with their hashes or without."""
@@ -205,6 +187,15 @@ class KeyColumn:
         lengths = np.where(within, self.lengths[np.where(within, cells, 0)], 0)
         starts: npt.NDArray[np.int64] = self.places[blocks] + lengths.sum(axis=1, dtype=np.int64)
         return starts
+
+
+def _parted(data: bytes, lengths: npt.NDArray[np.uint8]) -> list[str]:
+    """Texts that stand one after the other."""
+    text = data.decode()
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    if len(text) == len(data):  # ASCII: places in the text are places in the bytes
+        return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [data[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
 
 class Keys:
@@ -328,55 +319,6 @@ class Records(Protocol):
     def planned(self) -> Self:
         """The same table without the hashes of its keys: 8 bytes a record that only a plan needs."""
         ...
-
-
-def lacking(kinds: Sequence[Sequence[str]], kind_of: npt.NDArray[np.int32], keys: KeyColumn) -> list[Note | Caution]:
-    """What to say where some records lack a part that at least half of them have: how many, and the first of them.
-
-    Args:
-        kinds: Which parts there are together.
-        kind_of: Which of them each record has.
-        keys: The records' names.
-    """
-    rare = []
-    num_of = tally(kind_of, len(kinds))
-    for part in sorted({part for parts in kinds for part in parts}):
-        lacks = ~np.array([part in parts for parts in kinds])
-        count = int(num_of[lacks].sum())
-        if 0 < count <= len(keys) / 2:
-            some = np.array(list(islice(having(kind_of, lacks), _NAMED)))
-            first = [*keys.take(some), *(["..."] if count > _NAMED else [])]
-            rare.append(f"{format_count(count)} {agree(count, 'lacks', 'lack')} {part} ({', '.join(first)})")
-    return [Caution(f"of {format_number_of(len(keys), 'sample')}, {', '.join(rare)}")] if rare else []
-
-
-def crowded(
-    kinds: Sequence[Sequence[str]],
-    kind_of: npt.NDArray[np.int32],
-    keys: KeyColumn,
-    *,
-    rule: KeyRule,
-    cut: npt.NDArray[np.bool_] | None = None,
-) -> list[Caution]:
-    """What to say where a sample has so many parts that its key has surely taken in files of others.
-
-    Args:
-        kinds: Which parts there are together.
-        kind_of: Which of them each record has.
-        keys: The records' names.
-        rule: Where names are cut.
-        cut: Which records have their keys from names that were cut; None for all.
-    """
-    if max(map(len, kinds), default=0) <= MOST_PARTS:
-        return []
-    sizes = np.array([len(parts) for parts in kinds], np.int64)[kind_of]
-    found = np.flatnonzero(sizes > MOST_PARTS if cut is None else (sizes > MOST_PARTS) & cut)
-    if not len(found):
-        return []
-    (first,) = keys.take(found[:1])
-    said = f"sample {first} has {format_count(int(sizes[found[0]]))} parts: all files whose names begin alike"
-    more = f"; {format_number_of(len(found), 'sample')} have more than {MOST_PARTS}" if len(found) > 1 else ""
-    return [Caution(f"{said}{more}", hint=f"If each of them is a sample, {_APART[rule]}")]
 
 
 def first_part(table: Records, part: str) -> bytes:

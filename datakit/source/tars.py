@@ -32,7 +32,8 @@ from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Members, Piece, Said
 from datakit.source.naming import Naming
 from datakit.source.originals import PLACES_BYTES, reading
-from datakit.source.records import KeyColumn, crowded
+from datakit.source.parts import crowded
+from datakit.source.records import KeyColumn
 from datakit.source.spans import LineFile
 from datakit.source.trees import SourceFile
 from datakit.source.troubles import FETCH_AGAIN, Trouble

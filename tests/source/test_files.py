@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import shutil
@@ -111,6 +112,16 @@ def test_a_signature_tells_names_sizes_and_times(tmp_path: Path) -> None:
     assert signatures[0] == signatures[1]
     assert len({a for a, _ in signatures[1:]}) == 5
     assert len({b for _, b in signatures}) == 1
+
+
+def test_a_signature_is_the_same_in_every_version() -> None:
+    """What a pack remembers is known by it; a name may hold what a format would read."""
+    files = [FoundFile("a.x%d", 3, 2**63 + 1), FoundFile("a.json", 2, 7)]
+
+    (signature,) = list_files("root", files=files).signatures(np.arange(1))
+
+    said = f"json\0002 7\0x%d\0003 {2**63 + 1}\0"
+    assert signature == hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 
 def test_any_choice_of_records_has_its_own_files(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.data.keys import key_hash
-from datakit.source.records import KeyColumn, here, lacking, rows_of
+from datakit.source.records import KeyColumn, here, rows_of
 
 KEYS = st.lists(st.text(max_size=60), max_size=200)
 
@@ -28,6 +28,16 @@ def test_a_column_gives_back_its_keys(keys: list[str], random: object) -> None:
     assert column.hashes().tolist() == [key_hash(key) for key in keys]
     assert (list(bare), bare.known_hashes) == (list(some), None)
     assert some.hashes().tolist() == [key_hash(keys[position]) for position in chosen.tolist()]
+
+
+@given(st.lists(st.text(max_size=8), max_size=300), st.tuples(st.integers(0, 300), st.integers(0, 300)))
+def test_neighbours_are_those_of_a_list(keys: list[str], bounds: tuple[int, int]) -> None:
+    """From any place to any other."""
+    start, stop = (min(bound, len(keys)) for bound in sorted(bounds))
+
+    found = KeyColumn.of(keys).between(slice(start, stop))
+
+    assert found == keys[start:stop]
 
 
 def test_a_column_is_no_list_beyond_its_ends() -> None:
@@ -72,27 +82,6 @@ def test_the_longest_columns_take_no_more_than_the_keys_they_hold() -> None:
 
     assert list(some) == [keys[position] for position in chosen.tolist()]
     assert len(some.text) == sum(len(keys[position]) for position in chosen.tolist())
-
-
-@pytest.mark.parametrize(
-    ("kinds", "said"),
-    [
-        (["jj"] * 6 + ["j"] * 4, ["of 10 samples, 4 lack json (k6, k7, k8, ...)"]),
-        (["j", "s"] + ["jst"] + ["jj"] * 7, ["of 10 samples, 1 lacks jpg (k1), 3 lack json (k0, k1, k2)"]),
-        (["j"] * 6 + ["s"] * 4, ["of 10 samples, 4 lack jpg (k6, k7, k8, ...)"]),
-        (["j"] * 5 + ["s"] * 5, ["of 10 samples, 5 lack jpg (k5, k6, k7, ...), 5 lack seg (k0, k1, k2, ...)"]),
-        (["jj"] * 10, []),
-        ([], []),
-    ],
-)
-def test_parts_that_most_records_have_are_missed_where_they_lack(kinds: list[str], said: list[str]) -> None:
-    """By the first names; what only a few have is theirs."""
-    parts = {"j": ["jpg"], "jj": ["jpg", "json"], "s": ["seg"], "jst": ["jpg", "seg", "txt"]}
-    order = list(dict.fromkeys(kinds))
-    kind_of = np.array([order.index(kind) for kind in kinds], np.int32)
-    keys = KeyColumn.of(f"k{number}" for number in range(len(kinds)))
-
-    assert [remark.message for remark in lacking([parts[kind] for kind in order], kind_of, keys)] == said
 
 
 def test_tasks_run_here_one_after_the_other() -> None:
