@@ -14,9 +14,9 @@ from typing import BinaryIO
 import orjson
 
 from datakit.errors import InputError
+from datakit.source.spans import TOKEN
 from datakit.storage.disk import READ_BYTES
 
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},"]', re.DOTALL)
 _SPACE = b" \t\r\n"
 _BREAK = re.compile(rb"[ \t]*[\r\n][ \t\r\n]*")
 _BAD_BREAK = re.compile(rb"[\r\n]")
@@ -62,7 +62,7 @@ def _items(file: BinaryIO, name: str) -> Iterator[bytes]:
     # as much again as is held and not understood: a string may be of any length, and is looked at from its beginning
     while piece := file.read(max(READ_BYTES, len(held) - at)):
         held += piece
-        for found in _TOKEN.finditer(held, at):
+        for found in TOKEN.finditer(held, at):
             token = found[0]
             if token in b"[{":
                 depth += 1

@@ -7,13 +7,13 @@ extension where there is one, else by the column; of several, `<column>.<extensi
 
 JSON holds no NaN, no infinity and no bytes: such a cell is told, not turned into null. Decimals and times to the
 nanosecond become text, times with a zone are written in UTC. 32-bit floats are written as the 64-bit float that they
-equal.
+equal. What only a column's type knows is not in its cells, and is told once: the unit of a duration, names of classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -22,19 +22,26 @@ import orjson
 
 from datakit.data.keys import check_part
 from datakit.errors import InputError
+from datakit.events import Note
 from datakit.source.naming import JSON_PART
 
 _MEDIA = {"bytes", "path"}
-_MEND = "Mend that row, or take it out"
+_MEND = "Mend that row, or take it out, and pack again"
+_NOT_FINITE = (
+    "Write null for it, and pack again; with pyarrow: compute.if_else(compute.is_finite(column), column, None)"
+)
+_SHOWN_CLASSES = 3
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: the value of the field that names it (None without), and its parts; or what is wrong with it."""
+    """A row: the value of the field that names it (None without), and its parts; or what is wrong, and what to do."""
 
     key: object
     parts: Mapping[str, bytes]
     problem: str | None = None
+    hint: str | None = None
 
 
 class Cells:
@@ -43,6 +50,9 @@ class Cells:
     Args:
         schema: An Arrow schema.
         key_field: The column that names a row.
+
+    Attributes:
+        remarks: What a user should be told of the columns.
 
     Raises:
         InputError: Two columns have one name, or a binary column's name cannot name a part.
@@ -61,6 +71,7 @@ class Cells:
         self._blobs = [name for name, kind in types.items() if _is_blob(pa, kind)]
         self._values = [name for name in names if name not in self._media and name not in self._blobs]
         self._floats = [name for name in self._values if _has_float(pa, types[name])]
+        self.remarks = tuple(_remarks(pa, schema, self._values))
         self._single = len(self._media) + len(self._blobs) == 1
         for name in self._media + self._blobs:
             try:
@@ -79,7 +90,7 @@ class Cells:
             try:
                 yield Row(self._key(columns, number), self._parts(columns, number))
             except InputError as error:
-                yield Row(self._key(columns, number), {}, error.message)
+                yield Row(self._key(columns, number), {}, error.message, error.hint)
 
     def _key(self, columns: Mapping[str, list[Any]], number: int) -> object:
         return None if self._key_field is None else columns[self._key_field][number]
@@ -88,7 +99,7 @@ class Cells:
         parts: dict[str, bytes] = {}
         for name in self._floats:
             if (found := _not_finite(columns[name][number])) is not None:
-                raise InputError(f"column {name} holds {found}, which JSON cannot", hint=_MEND)
+                raise InputError(f"column {name} holds {found}, which JSON cannot", hint=_NOT_FINITE)
         if self._values:
             parts[JSON_PART] = _json({name: columns[name][number] for name in self._values})
         for name in self._blobs:
@@ -151,6 +162,7 @@ def _as_python(column: Any, name: str) -> list[Any]:
     """
     import pyarrow as pa
 
+    given = column.type
     try:
         for rule in (_in_utc, _as_text):
             kind = _mapped(pa, column.type, rule)
@@ -160,7 +172,25 @@ def _as_python(column: Any, name: str) -> list[Any]:
     except (pa.ArrowException, ValueError, OverflowError) as error:
         said = str(error).splitlines()[0]
         raise InputError(f"column {name} has values that cannot be taken: {said}", hint="Take it out") from None
+    if any(pa.types.is_timestamp(leaf) and leaf.unit == "ns" for leaf in _leaves(pa, given)):
+        return [_with_t(pa, given, value) for value in values]
     return values
+
+
+def _with_t(pa: Any, kind: Any, value: Any) -> Any:
+    """A value with its times to the nanosecond as all others are written; pyarrow puts a blank between day and hour."""
+    kind, types = _stored(pa, kind), pa.types
+    if value is None:
+        return None
+    if types.is_dictionary(kind):
+        return _with_t(pa, kind.value_type, value)
+    if types.is_struct(kind):
+        return {field.name: _with_t(pa, field.type, value[field.name]) for field in kind}
+    if types.is_map(kind):
+        return [(_with_t(pa, kind.key_type, key), _with_t(pa, kind.item_type, item)) for key, item in value]
+    if types.is_nested(kind):
+        return [_with_t(pa, kind.value_type, item) for item in value]
+    return value.replace(" ", "T") if types.is_timestamp(kind) and kind.unit == "ns" else value
 
 
 def _in_utc(pa: Any, kind: Any) -> Any:
@@ -196,6 +226,50 @@ def _mapped(pa: Any, kind: Any, rule: Callable[[Any, Any], Any]) -> Any:
     return pa.large_list(field) if types.is_large_list(kind) else pa.list_(field)
 
 
+def _remarks(pa: Any, schema: Any, columns: Sequence[str]) -> Iterator[Note]:
+    """What is lost of columns because only their type, or a note of Hugging Face `datasets` beside it, says it."""
+    classes = _classes(schema)
+    for name in columns:
+        units = {kind.unit for kind in _leaves(pa, schema.field(name).type) if pa.types.is_duration(kind)}
+        for unit in sorted(units):
+            yield Note(f"column {name} holds durations, which are written as a number of {_UNITS[unit]}")
+        for names in classes.get(name, ()):
+            said = ", ".join(f"{number} for {one!r:.40}" for number, one in enumerate(names[:_SHOWN_CLASSES]))
+            more = ", ..." if names[_SHOWN_CLASSES:] else ""
+            yield Note(f"column {name} holds numbers of classes, of which the names are left out: {said}{more}")
+
+
+def _leaves(pa: Any, kind: Any) -> Iterator[Any]:
+    kind = _stored(pa, kind)
+    if pa.types.is_dictionary(kind):
+        yield from _leaves(pa, kind.value_type)
+    elif pa.types.is_nested(kind):
+        for number in range(kind.num_fields):
+            yield from _leaves(pa, kind.field(number).type)
+    else:
+        yield kind
+
+
+def _classes(schema: Any) -> dict[str, list[list[str]]]:
+    """For each column, the names of the classes that it holds numbers of (`datasets`, features.ClassLabel)."""
+    try:
+        features = orjson.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {str(name): list(_names(feature)) for name, feature in features.items()}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+
+
+def _names(feature: Any) -> Iterator[list[str]]:
+    if isinstance(feature, Mapping):
+        if feature.get("_type") == "ClassLabel":
+            yield [str(name) for name in feature.get("names") or ()]
+        else:
+            feature = list(feature.values())
+    if isinstance(feature, list):
+        for inner in feature:
+            yield from _names(inner)
+
+
 def _stored(pa: Any, kind: Any) -> Any:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
@@ -211,9 +285,4 @@ def _is_media(pa: Any, kind: Any) -> bool:
 
 
 def _has_float(pa: Any, kind: Any) -> bool:
-    kind = _stored(pa, kind)
-    if pa.types.is_nested(kind):
-        return any(_has_float(pa, kind.field(number).type) for number in range(kind.num_fields))
-    if pa.types.is_dictionary(kind):
-        return _has_float(pa, kind.value_type)
-    return bool(pa.types.is_floating(kind))
+    return any(pa.types.is_floating(leaf) for leaf in _leaves(pa, kind))

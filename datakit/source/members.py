@@ -357,7 +357,7 @@ class _Growing:
             exact=all(holder.exact for holder in self._holders),
             rows=self._rows.done(),
             troubles=tuple(self._troubles),
-            remarks=tuple(self._remarks),
+            remarks=tuple(dict.fromkeys(self._remarks)),  # what each file or row group of a table says, once
             said=_all_said(self._said),
         )
 

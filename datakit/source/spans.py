@@ -9,6 +9,8 @@ offenders theirs within a span.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +31,9 @@ from datakit.source.naming import JSON_PART, Naming
 from datakit.source.originals import Version, reading, version_of
 from datakit.source.troubles import Raw, Trouble
 from datakit.storage.disk import READ_BYTES, at_door
+
+TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},"]', re.DOTALL)
+"""A string of JSON, or what opens, closes or parts; a lone quote begins a string that has no end."""
 
 BOM = b"\xef\xbb\xbf"
 
@@ -116,7 +121,7 @@ def list_span(span: Span) -> Piece:
     """List the lines of a span."""
     keys: list[bytes] = []
     hashes, offsets, sizes, digests = array("Q"), array("q"), array("I"), bytearray()
-    bad: list[Bad] = []
+    bad, word = list[Bad](), orjson.dumps(span.naming.key_field)
     marked, num_lines, unnamed, digest = False, 0, 0, SampleDigest()
     with at_door(span.file.path), reading(span.file.path, version=span.file.version) as file:
         offset = _seek_first(file, span.start, span.stop)
@@ -126,7 +131,7 @@ def list_span(span: Span) -> Piece:
                 record, begins, marked = record[len(BOM) :], len(BOM), True
             if record.strip():
                 try:
-                    key = _key_of(record, span.naming)
+                    key = _key_of(record, span.naming, word)
                 except InputError as error:
                     bad.append(Bad(num_lines, begins, len(record), error.message, error.hint))
                 else:
@@ -206,12 +211,16 @@ def _lines_between(file: BinaryIO, start: int, stop: int) -> int:
     return 1 + file.read(stop - 1 - start).count(b"\n")
 
 
-def _key_of(data: bytes, naming: Naming) -> str | None:
+def _key_of(data: bytes, naming: Naming, word: bytes) -> str | None:
+    """The key of a line; None where nothing names it. `word` is the naming field as JSON."""
     if len(data) > MAX_LINE_BYTES:
         raise InputError(f"a line of {len(data)} bytes, more than {MAX_LINE_BYTES}", hint="Split that record")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
+        if data.strip() == b"{":
+            said = "an object begins that goes on in the next lines"
+            raise InputError(said, hint="Write one object a line: jq -c . FILE > LINES.jsonl") from None
         raise InputError(
             f"not JSON: {_said(data, error)}", hint="Mend that line, or take it out, and pack again"
         ) from None
@@ -219,7 +228,29 @@ def _key_of(data: bytes, naming: Naming) -> str | None:
         found = _JSON_KINDS.get(type(value), "null")
         raise InputError(f"{found}, not a JSON object", hint="Write one object a line")
     key = naming.field_of(value)
-    return None if key is None else naming.key_of(key)
+    if key is None:
+        return None
+    if data.count(word) > 1 and _is_twice(word, data, value):
+        raise InputError(f"it has the field {naming.key_field} twice", hint="Leave one of them in that line")
+    return naming.key_of(key)
+
+
+def _is_twice(word: bytes, data: bytes, value: object) -> bool:
+    """Whether an object has a field twice, of which every parser takes one without a word (RFC 8259, section 4)."""
+    with contextlib.suppress(orjson.JSONEncodeError):  # it goes deeper than orjson writes
+        if data.count(word) == orjson.dumps(value).count(word):  # nothing was lost: the others stand in objects inside
+            return False
+    depth, times, before = 0, 0, b""
+    for found in TOKEN.finditer(data):
+        token = found[0]
+        if token in b"[{":
+            depth += 1
+        elif token in b"]}":
+            depth -= 1
+        elif depth == 1 and token == word and before in (b"{", b","):  # and no value
+            times += 1
+        before = token
+    return times > 1
 
 
 def _said(data: bytes, error: orjson.JSONDecodeError) -> str:

@@ -27,6 +27,7 @@ import orjson
 from datakit.data.rows import DIGEST_BYTES
 from datakit.data.shard import sample_digest
 from datakit.errors import InputError
+from datakit.events import Note
 from datakit.source.cells import Cells, Row
 from datakit.source.kinds import plain_name
 from datakit.source.members import Holder, Piece
@@ -106,7 +107,7 @@ def list_table(task: TableTask) -> Piece:
     """
     columns = _Columns(task)
     with disk.at_door(task.target), open(task.target, "wb") as spool:
-        for number, row in _rows(task):
+        for number, row in _rows(task, columns.remarks):
             if len(columns.troubles) > task.limit:
                 break
             columns.add(number, row, spool)
@@ -143,21 +144,25 @@ def saved_files(root: str, names: Sequence[str]) -> list[str]:
     return listed
 
 
-def _rows(task: TableTask) -> Iterator[tuple[int, Row]]:
+def _rows(task: TableTask, remarks: list[Note]) -> Iterator[tuple[int, Row]]:
     if task.file.name.endswith(".arrow"):
-        return _arrow_rows(task, _arrow_batches)
+        return _arrow_rows(task, _arrow_batches, remarks)
     if task.group is not None:
-        return _arrow_rows(task, _parquet_batches)
+        return _arrow_rows(task, _parquet_batches, remarks)
     return _csv_rows(task)
 
 
-def _arrow_rows(task: TableTask, read: Callable[[TableTask], Iterator[Any]]) -> Iterator[tuple[int, Row]]:
+def _arrow_rows(
+    task: TableTask, read: Callable[[TableTask], Iterator[Any]], remarks: list[Note]
+) -> Iterator[tuple[int, Row]]:
     import pyarrow as pa
 
     number, cells = task.first, None
     try:
         for batch in (_widened(batch, task.columns) for batch in read(task)):
-            cells = cells or Cells(batch.schema, key_field=task.naming.key_field)
+            if cells is None:
+                cells = Cells(batch.schema, key_field=task.naming.key_field)
+                remarks += cells.remarks
             for row in cells.rows(batch):
                 yield number, row
                 number += 1
@@ -245,7 +250,9 @@ def _csv_rows(task: TableTask) -> Iterator[tuple[int, Row]]:
             said = str(error)
             if isinstance(error, UnicodeDecodeError):  # of a stretch that was decoded ahead
                 said, line = "it is not UTF-8", _first_undecodable(task.file.path) or line
-            hint = "Save it as UTF-8, with quotes doubled inside quotes"
+                hint = "Save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > NEW.csv"
+            else:
+                hint = "Save it with quotes doubled inside quotes"
             raise InputError(f"{name} cannot be read from line {line} on: {said}", hint=hint, subject=name) from None
 
 
@@ -315,6 +322,7 @@ class _Columns:
     held: _Held = field(default_factory=_Held)
     laid: list[str] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
+    remarks: list[Note] = field(default_factory=list)
     end: int = 0
     unnamed: int = 0
 
@@ -322,7 +330,7 @@ class _Columns:
         """Lay a row down, or tell what is wrong with it."""
         where = f"{self.task.file.name}:{number}"
         if row.problem is not None:
-            self.troubles.append(Trouble(where, row.problem, hint=_MEND))
+            self.troubles.append(Trouble(where, row.problem, hint=row.hint or _MEND))
             return
         names = tuple(sorted(row.parts))
         digest = sample_digest(row.parts)
@@ -357,6 +365,7 @@ class _Columns:
             kinds=tuple(self.kinds),
             **self.held.columns(),
             troubles=tuple(self.troubles),
+            remarks=tuple(self.remarks),
             unnamed=self.unnamed,
             laid=tuple(self.laid),
         )

@@ -9,7 +9,9 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from datasets import ClassLabel, Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +78,7 @@ def test_the_field_names_the_row() -> None:
         ([dt.datetime(2026, 1, 2, 3, 4, 5)], pa.timestamp("us"), '"2026-01-02T03:04:05"'),
         ([dt.date(2026, 1, 2)], pa.date32(), '"2026-01-02"'),
         ([Decimal("1.10")], pa.decimal128(10, 2), '"1.10"'),
-        ([1_700_000_000_123_456_789], pa.timestamp("ns"), '"2023-11-14 22:13:20.123456789"'),
+        ([1_700_000_000_123_456_789], pa.timestamp("ns"), '"2023-11-14T22:13:20.123456789"'),
         ([90], pa.duration("s"), "90"),
         ([0.5], pa.float16(), "0.5"),
         ([0.1], pa.float32(), "0.10000000149011612"),
@@ -101,6 +103,43 @@ def test_what_json_cannot_hold_is_told(bad: float) -> None:
         good, told = rows(table)
         assert good.problem is None
         assert told.problem == f"column x holds {bad}, which JSON cannot"
+    hint = str(rows(flat)[1].hint)
+    assert "compute.if_else(compute.is_finite(column), column, None)" in hint
+    mended = pa.table({"x": pc.if_else(pc.is_finite(flat["x"]), flat["x"], None)})
+    assert [row.parts["json"] for row in rows(mended)] == [b'{"x":1.0}', b'{"x":null}']
+
+
+def remarks(schema: pa.Schema) -> list[str]:
+    """What is said of a table's columns."""
+    return [remark.message for remark in Cells(schema, key_field="id").remarks]
+
+
+def test_the_unit_of_a_duration_is_told() -> None:
+    """A number alone has none; at any depth, and of each unit once."""
+    deep = pa.list_(pa.struct([("a", pa.duration("ms")), ("b", pa.duration("ms"))]))
+    schema = pa.schema([("id", pa.string()), ("lag", pa.duration("us")), ("deep", deep)])
+
+    assert remarks(schema) == [
+        "column lag holds durations, which are written as a number of microseconds",
+        "column deep holds durations, which are written as a number of milliseconds",
+    ]
+
+
+def test_names_of_classes_are_told() -> None:
+    """`datasets` keeps them beside the columns, where no cell has them; those of a list are found too."""
+    classes = ClassLabel(names=["n", "y", "s", "x"])
+    features = Features({"id": Value("string"), "label": classes, "tags": List(ClassLabel(names=["a"]))})
+
+    assert remarks(features.arrow_schema) == [
+        "column label holds numbers of classes, of which the names are left out: 0 for 'n', 1 for 'y', 2 for 's', ...",
+        "column tags holds numbers of classes, of which the names are left out: 0 for 'a'",
+    ]
+
+
+@pytest.mark.parametrize("note", [b"", b"[]", b'{"info": {}}', b'{"info": {"features": [1]}}'])
+def test_a_note_that_is_none_of_ours_to_read_says_nothing(note: bytes) -> None:
+    """Whatever another program keeps under that name."""
+    assert remarks(pa.schema([("x", pa.int8())], metadata={b"huggingface": note})) == []
 
 
 def test_bytes_inside_are_told() -> None:
@@ -176,13 +215,14 @@ def test_an_extension_type_is_what_it_is_stored_as() -> None:
     ("kind", "value", "written"),
     [
         (pa.timestamp("us", "Europe/Berlin"), 0, '"1970-01-01T00:00:00+00:00"'),
-        (pa.timestamp("ns", "Asia/Kathmandu"), 1, '"1970-01-01 00:00:00.000000001Z"'),
-        (pa.list_(pa.timestamp("ns")), [1], '["1970-01-01 00:00:00.000000001"]'),
-        (pa.large_list(pa.timestamp("ns")), [1, None], '["1970-01-01 00:00:00.000000001",null]'),
-        (pa.list_(pa.timestamp("ns"), 1), [1], '["1970-01-01 00:00:00.000000001"]'),
+        (pa.timestamp("ns", "Asia/Kathmandu"), 1, '"1970-01-01T00:00:00.000000001Z"'),
+        (pa.list_(pa.timestamp("ns")), [1], '["1970-01-01T00:00:00.000000001"]'),
+        (pa.large_list(pa.timestamp("ns")), [1, None], '["1970-01-01T00:00:00.000000001",null]'),
+        (pa.list_(pa.timestamp("ns"), 1), [1], '["1970-01-01T00:00:00.000000001"]'),
         (pa.struct([("t", pa.timestamp("s", "Asia/Tokyo"))]), {"t": 0}, '{"t":"1970-01-01T00:00:00+00:00"}'),
         (pa.struct([("t", pa.list_(pa.duration("s")))]), {"t": [5]}, '{"t":[5]}'),
-        (pa.map_(pa.string(), pa.timestamp("ns")), [("k", 1)], '[["k","1970-01-01 00:00:00.000000001"]]'),
+        (pa.struct([("t", pa.timestamp("ns")), ("s", pa.string())]), {"s": "a b"}, '{"t":null,"s":"a b"}'),
+        (pa.map_(pa.string(), pa.timestamp("ns")), [("k", 1)], '[["k","1970-01-01T00:00:00.000000001"]]'),
     ],
 )
 def test_times_are_the_same_bytes_on_every_machine(kind: pa.DataType, value: object, written: str) -> None:

@@ -82,6 +82,8 @@ def test_a_record_without_a_name_is_named_by_its_bytes(tmp_path: Path) -> None:
         (b"12", "x.jsonl:3: a number, not a JSON object"),
         (b"true", "x.jsonl:3: true or false, not a JSON object"),
         (b"null", "x.jsonl:3: null, not a JSON object"),
+        (b"{", "x.jsonl:3: an object begins that goes on in the next lines"),
+        (b'{"id": "x", "n": {"id": 1}, "id": "y"}', "x.jsonl:3: it has the field id twice"),
         (b'{"id": ["a"]}', "x.jsonl:3: field id is ['a'], not a name"),
         (b'{"id": true}', "x.jsonl:3: field id is True, not a name"),
         (b'{"id": 1.5}', "x.jsonl:3: field id is 1.5, not a name"),
@@ -96,6 +98,17 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: bytes, said: st
 
     assert caught.value.message.startswith(said)
     assert caught.value.hint
+
+
+def test_a_field_that_other_objects_have_too_names_its_own(tmp_path: Path) -> None:
+    """Once outside is once, however often it stands inside; also where something inside is lost to every parser."""
+    lines = [
+        b'{"turns": [{"id": "u"}, {"id": "v"}], "id": "a", "text": "\\"id\\": \\"x\\""}',
+        b'{"id": "b", "of": {"id": 1, "id": 2}}',
+        b'{"id": "c", "deep": ' + b'[{"id": 1, "id": 2}, ' * 500 + b"1" + b"]" * 500 + b"}",
+    ]
+
+    assert [sample.key for sample in lines_of(tmp_path / "x.jsonl", b"\n".join(lines))] == ["a", "b", "c"]
 
 
 def test_duplicate_keys_are_listed_with_their_places(tmp_path: Path) -> None:

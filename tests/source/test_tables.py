@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit import InputError
+from datakit.events import Event, Note
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from support.packing import samples_of, tree
@@ -96,6 +97,20 @@ def test_a_saved_dataset_holds_what_datasets_reads(tmp_path: Path) -> None:
     assert objects(tmp_path / "one") == expected
     assert objects(tmp_path / "two") == {key: row for key, row in expected.items() if key > "r0039"}
     assert {tuple(sample.parts) for sample in samples_of(tmp_path / "one")} == {("json", "png")}
+
+
+def test_what_a_tables_columns_lose_is_said_once(tmp_path: Path) -> None:
+    """However many files and row groups it has."""
+    (tmp_path / "raw").mkdir()
+    table = pa.table({"id": [f"r{number}" for number in range(6)], "lag": pa.array(range(6), pa.duration("s"))})
+    for name in ("a", "b"):
+        pq.write_table(table.slice("ab".index(name) * 3, 3), tmp_path / "raw" / f"{name}.parquet", row_group_size=1)
+    heard: list[Event] = []
+
+    pack(tmp_path / "raw", tmp_path / "ds", on_event=heard.append)
+
+    said = [event.message for event in heard if isinstance(event, Note) and "durations" in event.message]
+    assert said == ["column lag holds durations, which are written as a number of seconds"]
 
 
 def test_a_saved_dataset_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
