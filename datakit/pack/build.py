@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from datakit.errors import InputError, Refused, UsageError
-from datakit.events import Caution, OnEvent, ignore
+from datakit.events import Caution, Note, OnEvent, ignore
 from datakit.machine import cores
 from datakit.pack.choice import choose
 from datakit.pack.cluster import Cluster
@@ -38,13 +38,16 @@ from datakit.source.files import Files
 from datakit.source.listing import list_records
 from datakit.source.naming import Naming
 from datakit.source.records import Records
-from datakit.source.reports import LeftOut, settle
+from datakit.source.reports import LeftOut, add_twins, settle
 from datakit.source.scan import Sources, is_remote, scan
 from datakit.storage import disk
 from datakit.storage.access import local_path
 from datakit.units import agree, format_number_of
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from datakit.storage.access import StoreOptions
 
 WORKER_BYTES = 32 * 2**20
@@ -119,8 +122,12 @@ def pack(
         )
         refuse_leftovers(target, choice.plan.splits)
         refuse_another(choice.plan.splits, records.keys, src=sources.url, replace=replace)
+        if len(choice.pairs) and not dry_run:
+            left_out = add_twins(left_out, _names(choice.pairs, records), dest=target)
+            on_event(Note(f"all that were left out are listed in {left_out.report}"))
         records = records.planned()
-        work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event)
+        lost = {"offenders": left_out.count, "twins": choice.twins}
+        work = Work(choice.plan, records, local, choice.settings, memory, target, listed_ns, on_event, lost)
         datasets = work.rehearse(part) if dry_run else work.execute(crew) if part is None else work.share(part, crew)
         requests = sources.requests + local.requests + choice.requests
     counts = Counts(
@@ -130,6 +137,11 @@ def pack(
         left_out=left_out,
     )
     return PackResult.of(datasets, counts, choice, source=str(src), dest=target, dry_run=dry_run, part=part)
+
+
+def _names(pairs: npt.NDArray[np.int64], records: Records) -> Iterator[tuple[str, str]]:
+    for first, twin in pairs.tolist():
+        yield records.keys[first], records.keys[twin]
 
 
 def _check(engine: str, part: tuple[int, int] | None) -> None:
@@ -167,6 +179,12 @@ def _settle(
         hint = None if left_out.report is None else f"They are listed in {left_out.report}"
         are = agree(left_out.count, "is", "are")
         on_event(Caution(f"{format_number_of(left_out.count, 'offender')} {are} left out", hint=hint))
+    for offender in left_out.offenders:
+        on_event(Note(f"would leave out {offender}"))
+    if left_out.old_copies and not dry_run:
+        folder = target.with_name(f"{target.name}.quarantine")
+        said = f"{folder} holds {format_number_of(left_out.old_copies, 'file')} that this pack did not copy there"
+        on_event(Caution(said, hint="Their records may be packed by now: remove what is mended or no longer needed"))
     if not len(records.keys):
         left = f" that can be packed, and {left_out.count} that cannot" if left_out.count else ""
         hint = "Name a source that holds records, or say of what kind they are: --input"

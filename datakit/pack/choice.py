@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from datakit.storage.view import View
 
 
+_SHOWN = 3
+"""Twins that a note names; all are listed beside the destination."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a pack will do.
@@ -46,7 +50,8 @@ class Choice:
         size: The shard size, and why.
         changes: What the next change is expected to re-send.
         requests: Requests that reading a parent took.
-        twins: Records that are left out because an earlier one holds their bytes.
+        twins: How many records are left out because an earlier one holds their bytes.
+        pairs: A row for each of them that has a key of its own: the position of the earlier one, and its own.
         part_counts: How many of the others have a part, by its name.
     """
 
@@ -56,6 +61,7 @@ class Choice:
     changes: tuple[Change, ...]
     requests: int
     twins: int
+    pairs: npt.NDArray[np.int64]
     part_counts: Mapping[str, int]
 
 
@@ -89,19 +95,15 @@ def choose(
         NoSpace: The spool's disk is full.
         NotFound, UsageError: A parent is not there, or is of another dataset; bundles of what is not lines.
     """
-    if settings.bundle is not None and set(records.part_counts) != {LINE_PART}:
-        raise UsageError(
-            f"{src} has samples with the parts {', '.join(records.part_counts)}, which no bundle can hold",
-            hint="Leave --bundle out: lines share a member, files do not",
-            subject="bundle",
-        )
+    _check_bundle(records, settings, src)
     # equal lines have equal keys, so those of lines were found with the keys
-    chosen, num_twins = None, records.twins if isinstance(records, Lines) else 0
+    chosen, pairs, num_twins = None, np.zeros((0, 2), np.int64), records.twins if isinstance(records, Lines) else 0
     if num_twins:
         its = f"{format_number_of(num_twins, 'line')} that {agree(num_twins, 'repeats', 'repeat')}"
         on_event(Note(f"left out {its} an earlier one"))
     if settings.dedupe == "drop" and not isinstance(records, Lines):
-        chosen, num_twins = _without_twins(records, local, crew, on_event)
+        chosen, pairs = _without_twins(records, local, crew, on_event)
+        num_twins = len(pairs)
     sizes = Sizes.of(records, settings.bundle, spill=local.spill)
     size = _size(sizes.total(chosen), settings, src, stores)
     resolved = replace(settings, shard_size=size.bytes)
@@ -131,12 +133,21 @@ def choose(
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned, local.spill)):
         on_event(said)
     counts = records.part_counts if chosen is None else records.parts_of(chosen)
-    return Choice(resolved, planned, size, changes, requests, num_twins, counts)
+    return Choice(resolved, planned, size, changes, requests, num_twins, pairs, counts)
+
+
+def _check_bundle(records: Records, settings: PackSettings, src: str | Path) -> None:
+    if settings.bundle is not None and set(records.part_counts) != {LINE_PART}:
+        raise UsageError(
+            f"{src} has samples with the parts {', '.join(records.part_counts)}, which no bundle can hold",
+            hint="Leave --bundle out: lines share a member, files do not",
+            subject="bundle",
+        )
 
 
 def _without_twins(
     records: Records, local: Fetched, crew: Crew, on_event: OnEvent
-) -> tuple[npt.NDArray[np.int64], int]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     def told(reading: Reading) -> None:
         on_event(
             Note(
@@ -145,12 +156,12 @@ def _without_twins(
             )
         )
 
-    chosen, pairs, count = without_twins(records, local=local, crew=crew, on_reading=told)
-    if count:
-        said = ", ".join(f"{twin} is {first}" for first, twin in pairs[:3])
+    chosen, pairs = without_twins(records, local=local, crew=crew, on_reading=told)
+    if count := len(pairs):
+        said = ", ".join(f"{records.keys[twin]} is {records.keys[first]}" for first, twin in pairs[:_SHOWN].tolist())
         hold = agree(count, "holds", "hold")
         on_event(Note(f"left out {format_number_of(count, 'record')} that {hold} the bytes of an earlier one ({said})"))
-    return chosen, count
+    return chosen, pairs
 
 
 def _known_twins(records: Records, planned: Plan, spill: Spill) -> Caution | None:

@@ -97,7 +97,7 @@ def suspects_of(records: Records) -> npt.NDArray[np.int64]:
 
 def without_twins(
     records: Records, *, local: Fetched, crew: Crew, on_reading: Callable[[Reading], object]
-) -> tuple[npt.NDArray[np.int64], list[tuple[str, str]], int]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The records but for those that hold what an earlier one does, in the source's order.
 
     Args:
@@ -107,7 +107,7 @@ def without_twins(
         on_reading: Told how much, before it begins.
 
     Returns:
-        Positions of those that stay; the first ten that are left out, each after the one that stays; their number.
+        Positions of those that stay; a row for each that is left out: the one that stays for it, and its own.
 
     Raises:
         NoSpace: The spool's disk is full.
@@ -126,9 +126,8 @@ def without_twins(
     stay = local.spill.column(np.int64)
     for its in kept(count, [left_out]):
         stay.append(its)
-    pairs = [(int(group[0]), int(twin)) for group in groups for twin in group[1:]][:LISTED]
-    names = [(records.keys[first], records.keys[twin]) for first, twin in pairs]
-    return stay.done(), names, len(left_out)
+    pairs = [np.stack([np.full(len(group) - 1, group[0]), group[1:]], axis=1) for group in groups]
+    return stay.done(), np.concatenate([np.zeros((0, 2), np.int64), *pairs])
 
 
 def _reading(records: Records, some: npt.NDArray[np.int64]) -> Reading:

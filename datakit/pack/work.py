@@ -10,7 +10,7 @@ import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +58,7 @@ class Work:
         target: The destination.
         listed_ns: When the source began to be listed.
         on_event: Told how far it is.
+        lost: How many records of the source were left out, by why.
         num_built: Shards that were built, or would be.
     """
 
@@ -69,6 +70,7 @@ class Work:
     target: Path
     listed_ns: int
     on_event: OnEvent
+    lost: Mapping[str, int] = field(default_factory=dict)
     num_built: int = 0
 
     def rehearse(self, part: tuple[int, int] | None) -> tuple[PackedDataset, ...]:
@@ -229,6 +231,8 @@ class Work:
                         )
                     staging.adopt(entry)
         pack = self.settings.to_json() | {"split": split.split}
+        if lost := {why: count for why, count in self.lost.items() if count}:
+            pack["left_out"] = lost
         if (parent := _parent_of(split, named)) is not None:
             pack["parent"] = parent
         contents = describe(named, pack=pack)

@@ -1,6 +1,7 @@
 """reports: what a pack left out, as a file beside its destination, and copies of it to be mended.
 
-`<dest>.errors.jsonl` has one object an offender: where it is, its key where it has one, what is wrong. With quarantine,
+`<dest>.errors.jsonl` has one object an offender: where it is, its key where it has one, what is wrong; and one for each
+record that was left out as the twin of an earlier one. With quarantine,
 `<dest>.quarantine/` also holds its bytes, to be mended and packed: lines in a plain file of their source's name, files
 as they were. A pack without offenders removes the report of an earlier one, and nothing else of that name; what is in
 quarantine is the user's, and is only ever written over by a copy of the same name. Rows of tables, members of tars,
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -29,11 +30,21 @@ _FIELDS = ("where", "key", "problem")
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a pack left out: how many offenders, where they are listed, and where bytes of theirs are, if any are."""
+    """What a pack left out.
+
+    Attributes:
+        count: How many offenders.
+        report: Where they are listed, and the twins that `--dedupe drop` left out.
+        quarantine: Where bytes of theirs are, if any are.
+        offenders: Of a dry run, which writes no report, each as it would be told.
+        old_copies: How many files are in quarantine that an earlier pack put there, and this one did not.
+    """
 
     count: int = 0
     report: Path | None = None
     quarantine: Path | None = None
+    offenders: tuple[str, ...] = ()
+    old_copies: int = 0
 
 
 def settle(
@@ -62,10 +73,8 @@ def settle(
         if not dry_run and _is_ours(report):
             with disk.at_door(report):
                 report.unlink(missing_ok=True)
-        return LeftOut()
-    if not _is_ours(report):
-        said = f"{report} is no list of offenders that a pack wrote, and would be overwritten"
-        raise Refused(said, hint="Move it away, or name another destination", subject=str(report))
+        return LeftOut(old_copies=_others(folder, set()))
+    _refuse_others(report)
     if not dry_run:
         disk.make_dirs(dest.parent)
         disk.write_atomic(report, b"".join(map(_line, troubles)))
@@ -78,11 +87,48 @@ def settle(
             else f"Those found are listed in {report}: mend them, or allow more",
             subject=len(troubles),
         )
-    raws = [raw for trouble in troubles for raw in trouble.raws]
-    if on_error != "quarantine" or dry_run or not raws:
-        return LeftOut(len(troubles), None if dry_run else report)
+    if dry_run:
+        return LeftOut(len(troubles), offenders=tuple(map(str, troubles)))
+    raws = [raw for trouble in troubles for raw in trouble.raws] if on_error == "quarantine" else []
     _copy(raws, folder)
-    return LeftOut(len(troubles), report, folder)
+    others = _others(folder, {raw.name for raw in raws})
+    return LeftOut(len(troubles), report, folder if raws else None, old_copies=others)
+
+
+def add_twins(left_out: LeftOut, twins: Iterable[tuple[str, str]], *, dest: Path) -> LeftOut:
+    """List records that were left out because an earlier one holds their bytes, behind the offenders.
+
+    Args:
+        left_out: What `settle` gave.
+        twins: The key of each, after that of the earlier one; at least one.
+        dest: The destination.
+
+    Raises:
+        Refused: Something else stands where the report would be.
+    """
+    report = dest.with_name(f"{dest.name}.errors.jsonl")
+    if left_out.report is None:
+        _refuse_others(report)
+    disk.make_dirs(dest.parent)
+    before = report.read_bytes() if left_out.report is not None else b""
+    lines = (_line(Trouble(twin, f"holds the bytes of {first}", key=twin)) for first, twin in twins)
+    with disk.atomic_file(report) as file:
+        file.write(before)
+        file.writelines(lines)
+    return replace(left_out, report=report)
+
+
+def _others(folder: Path, names: Collection[str]) -> int:
+    """How many files lie in a quarantine besides those of these names."""
+    with disk.at_door(folder):
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return sum(path.relative_to(folder).as_posix() not in names for path in files)
+
+
+def _refuse_others(report: Path) -> None:
+    if not _is_ours(report):
+        said = f"{report} is no list of offenders that a pack wrote, and would be overwritten"
+        raise Refused(said, hint="Move it away, or name another destination", subject=str(report))
 
 
 def _is_ours(report: Path) -> bool:

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import InputError
+from datakit import InputError, Refused
 from datakit.data.keys import split_of
 from datakit.events import Caution, Event, Note
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.pack.result import PackResult
 from datakit.pack.twins import groups_of
+from datakit.storage.commit import read_manifest
 from support.cli import datakit, environment
 from support.opened import opened
 from support.packing import raw_lines, samples_of, small_pack, tree, visible, write_lines
@@ -98,6 +99,30 @@ def test_twins_are_left_out_where_that_is_asked_for(tmp_path: Path, workers: int
     if workers == 1:
         assert sum(path.name == "zz.txt" for path in files) == 1
     assert '"dedupe": "drop"' in (tmp_path / "ds" / "manifest.json").read_text()
+    assert read_manifest(tmp_path / "ds").contents.pack["left_out"] == {"twins": 5}
+    listed = [json.loads(line) for line in (tmp_path / "ds.errors.jsonl").read_text().splitlines()]
+    assert [(one["key"], one["problem"]) for one in listed] == [
+        (f"t{number}", f"holds the bytes of t{number - 1}") for number in range(11, 21, 2)
+    ]
+    assert result.left_out.report == tmp_path / "ds.errors.jsonl"
+
+
+def test_twins_are_listed_behind_offenders_and_never_over_a_file_of_others(tmp_path: Path) -> None:
+    """One list of all that was left out; what no pack wrote is left alone."""
+    raw = write_texts(tmp_path / "raw", {"a": "same", "b": "same", "c": ""})
+    settings = PackSettings(dedupe="drop", on_error="skip")
+    report = tmp_path / "ds.errors.jsonl"
+
+    result = pack(raw, tmp_path / "ds", settings=settings)
+    listed = [json.loads(line)["where"] for line in report.read_text().splitlines()]
+    (raw / "c.txt").unlink()
+    report.write_text("mine")
+    with pytest.raises(Refused, match="is no list of offenders that a pack wrote"):
+        pack(raw, tmp_path / "ds", settings=settings)
+
+    assert (listed, result.left_out.count, result.twins) == (["c.txt", "b"], 1, 1)
+    assert read_manifest(tmp_path / "ds").contents.pack["left_out"] == {"offenders": 1, "twins": 1}
+    assert report.read_text() == "mine"
 
 
 def leaking(count: int) -> dict[str, str]:

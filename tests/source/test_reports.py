@@ -40,7 +40,11 @@ def test_what_is_left_packs_like_a_source_without_offenders(tmp_path: Path, on_e
     result = pack(raw, tmp_path / "one", settings=settings, workers=2, on_event=heard.append)
     pack(good, tmp_path / "two", settings=PackSettings(name="ds"))
 
-    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    trees = [tree(tmp_path / name) for name in ("one", "two")]
+    manifests = [json.loads(its.pop("manifest.json")) for its in trees]
+    assert trees[0] == trees[1]
+    assert manifests[0]["about"]["pack"].pop("left_out") == {"offenders": 3}, "inspect and lineage show it"
+    assert manifests[0] == manifests[1]
     assert (result.records, result.left_out.count, result.left_out.report) == (57, 3, tmp_path / "one.errors.jsonl")
     assert [(one["where"], one["key"]) for one in report_of(tmp_path / "one")] == [
         ("raw.jsonl:3", None),
@@ -133,12 +137,14 @@ def test_more_than_the_limit_stops_the_pack(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_so_and_writes_nothing(tmp_path: Path) -> None:
-    """Neither report nor quarantine."""
+    """Neither report nor quarantine; each offender is told."""
     raw = write_lines(tmp_path / "raw.jsonl", with_bad_lines())
+    heard: list[Event] = []
+    settings = PackSettings(on_error="quarantine")
 
-    result = pack(raw, tmp_path / "ds", settings=PackSettings(on_error="quarantine"), dry_run=True)
+    result = pack(raw, tmp_path / "ds", settings=settings, dry_run=True, on_event=heard.append)
 
-    assert result.left_out == LeftOut(3)
+    assert (result.left_out.count, result.left_out.report, result.left_out.quarantine) == (3, None, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw.jsonl"]
 
 
@@ -206,3 +212,24 @@ def test_no_offender_leaves_nothing(tmp_path: Path) -> None:
     """No file, no folder."""
     assert settle([], dest=tmp_path / "ds", on_error="skip", max_errors=1) == LeftOut()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip", "quarantine"])
+def test_what_an_earlier_pack_put_into_quarantine_is_told(tmp_path: Path, on_error: str) -> None:
+    """It stays, since somebody may be mending it, and may be packed by now: who packs it as well has it twice."""
+    raw = write_lines(tmp_path / "raw" / "a.jsonl", with_bad_lines())
+    pack(tmp_path / "raw", tmp_path / "ds", settings=PackSettings(on_error="quarantine"))
+    before = tree(tmp_path / "ds.quarantine")
+    write_lines(raw, raw_lines(60) if on_error == "stop" else with_bad_lines())
+    if on_error == "quarantine":
+        raw.rename(tmp_path / "raw" / "b.jsonl")
+    heard: list[Event] = []
+
+    settings = PackSettings(on_error=on_error)  # type: ignore[arg-type]  # one of the three
+    result = pack(tmp_path / "raw", tmp_path / "ds", settings=settings, on_event=heard.append)
+
+    assert result.left_out.old_copies == 1
+    assert f"{tmp_path / 'ds.quarantine'} holds 1 file that this pack did not copy there" in [
+        event.message for event in heard if isinstance(event, Caution)
+    ]
+    assert before.items() <= tree(tmp_path / "ds.quarantine").items()
