@@ -181,6 +181,12 @@ class KeyColumn:
         return self.text[places].tobytes()
 
     def _starts(self, positions: Positions) -> npt.NDArray[np.int64]:
+        first = int(positions.min(initial=len(self))) >> _STRIDE_BITS << _STRIDE_BITS
+        last = int(positions.max(initial=-1))
+        if last - first < _STRIDE * len(positions):  # near each other: lengths are added up once for all
+            ends = np.cumsum(self.lengths[first : last + 1], dtype=np.int64)
+            ends += self.places[first >> _STRIDE_BITS]
+            return ends[positions - first] - self.lengths[positions]
         blocks = positions >> _STRIDE_BITS
         cells = (blocks[:, None] << _STRIDE_BITS) + np.arange(_STRIDE)
         within = cells < positions[:, None]

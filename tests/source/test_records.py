@@ -40,6 +40,17 @@ def test_neighbours_are_those_of_a_list(keys: list[str], bounds: tuple[int, int]
     assert found == keys[start:stop]
 
 
+def test_keys_are_found_wherever_they_lie() -> None:
+    """Far from each other, where each is looked up, and near, where lengths are added up once; none is no key."""
+    keys = [f"{number:0{number % 9}d}é" for number in range(20_000)]
+    column = KeyColumn.of(keys)
+    far, near = np.array([19_999, 0, 7_777]), np.array([130, 64, 63, 127, 64])
+
+    assert column.take(far) == [keys[position] for position in far.tolist()]
+    assert column.take(near) == [keys[position] for position in near.tolist()]
+    assert column.take(np.zeros(0, np.int64)) == []
+
+
 def test_a_column_is_no_list_beyond_its_ends() -> None:
     """Neither behind the last key nor before the first."""
     column = KeyColumn.of(["a", "b"])
