@@ -29,6 +29,20 @@ Budget = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes that DES
 Delete = Annotated[bool, typer.Option("--delete", help="Delete what DEST holds besides; needs --max-delete.")]
 MaxDelete = Annotated[int | None, typer.Option(metavar="N", help="Delete nothing if more files than this would go.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Read what DEST holds; move what is damaged again.")]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Of a folder, only files whose names match; may be repeated."),
+]
+Exclude = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="And none that match; may be repeated.")]
+MaxRequests = Annotated[
+    int | None, typer.Option(metavar="N", help="Make no more requests than this, those that fail included.")
+]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Spend no more on requests and traffic, in the currency of the store's price."),
+]
+Bandwidth = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes a second at most, such as 50MB.")]
+RequestRate = Annotated[float | None, typer.Option(metavar="N", help="Requests a second at most.")]
 Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Requests under way at once.  [default: 16]")]
 
 
@@ -46,6 +60,12 @@ def register(app: typer.Typer) -> None:
         delete: Delete = False,
         max_delete: MaxDelete = None,
         repair: Repair = False,
+        include: Include = None,
+        exclude: Exclude = None,
+        max_requests: MaxRequests = None,
+        max_cost: MaxCost = None,
+        bandwidth: Bandwidth = None,
+        request_rate: RequestRate = None,
         concurrency: Concurrency = None,
         params: frame.ParamsOption = None,
         dry_run: frame.DryRunOption = False,
@@ -59,23 +79,30 @@ def register(app: typer.Typer) -> None:
         With --from, SRC is a version that DVC records, and with --to its remote is DEST; neither needs git or dvc.
         """
         with frame.run("sync", json=json) as session:
-            settings = session.settings(params, flags={"sync.concurrency": concurrency})
+            flags = {"concurrency": concurrency, "bandwidth": bandwidth, "request_rate": request_rate}
+            settings = session.settings(params, flags={f"sync.{name}": value for name, value in flags.items()})
             chosen: dict[str, Any] = {"budget": budget, "delete": delete, "max_delete": max_delete, "repair": repair}
+            chosen |= {"max_requests": max_requests, "max_cost": max_cost}
             places = [place for place in (src, dest) if place is not None]
-            _check_words(len(places), from_, to, remote, bounded=any(chosen.values()))
+            _check_words(
+                len(places), from_, to, remote, bounded=any(value not in (None, False) for value in chosen.values())
+            )
+            _check_patterns(from_ or to, include, exclude)
             if to is not None:
                 _publish(session, places[0], to, remote, settings, dry_run=dry_run)
                 return
+            from datakit.storage.filters import Filter
             from datakit.storage.sync import plan_sync, run_sync
 
             common: dict[str, Any] = {"settings": settings.sync, "stores": settings.stores, **chosen}
+            only = Filter(include or (), exclude or ())
             if from_ is not None:
                 from datakit.version.bring import parse_pointer, plan_bring
                 from datakit.version.bring import run_bring as run_sync
 
                 plan = plan_bring(parse_pointer(from_), places[0], remote=remote, **common)
             else:
-                plan = plan_sync(places[0], places[1], on_event=session.on_event, **common)
+                plan = plan_sync(places[0], places[1], only=only, on_event=session.on_event, **common)
             if dry_run:
                 session.done(plan, _intention(plan), facts=_plan_facts(plan))
             else:
@@ -96,8 +123,17 @@ def _check_words(num_places: int, from_: str | None, to: str | None, remote: str
     if remote is not None and from_ is None and to is None:
         raise UsageError("--remote needs --from or --to", hint="datakit sync --help")
     if to is not None and bounded:
-        message = "--budget, --delete and --repair do not go with --to"
+        message = "--budget, --delete, --repair, --max-requests and --max-cost do not go with --to"
         raise UsageError(message, hint="What lies in DVC's remote is shared by all versions; dvc gc removes from it")
+
+
+def _check_patterns(version: str | None, include: list[str] | None, exclude: list[str] | None) -> None:
+    """See that no part of a version is asked for."""
+    from datakit.errors import UsageError
+
+    if version is not None and (include or exclude):
+        message = "--include and --exclude do not go with --from and --to: a version moves whole"
+        raise UsageError(message, hint="Sync it whole, and then from there what you want of it")
 
 
 def _publish(
@@ -144,7 +180,8 @@ def _plan_facts(plan: SyncPlan) -> dict[str, object]:
     }
     if plan.count("leave"):
         facts["leave"] = f"{_files(plan.count('leave'))} that SRC has not"
-    return facts | {"keep": _files(plan.count("keep")), "requests": plan.requests}
+    asks = [f"{charge.told} at {charge.store}" for charge in plan.charges if charge.requests.total]
+    return facts | {"keep": _files(plan.count("keep")), "requests": "; ".join(asks) or "none"}
 
 
 def _sentence(result: SyncResult) -> str:

@@ -66,6 +66,11 @@ class FsspecStore:
         return self._url
 
     @property
+    def options(self) -> StoreOptions:
+        """How it is reached."""
+        return self._options
+
+    @property
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         return self._meter.counts

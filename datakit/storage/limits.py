@@ -58,6 +58,9 @@ class Gate:
         limits: The limits.
         clock: Seconds that only grow.
         wait: Waits so many seconds, or less once the work has ended.
+
+    Attributes:
+        stopped: Set when the work has ended: nobody waits any longer. A `retry.Pace` may share it.
     """
 
     def __init__(
@@ -69,17 +72,33 @@ class Gate:
     ) -> None:
         self._limits = limits
         self._clock = clock
-        self._stopped = threading.Event()
-        self._wait = wait or self._stopped.wait
+        self.stopped = threading.Event()
+        self._wait = wait or self.stopped.wait
         self._guard = threading.Lock()
         self._requests = 0
         self._cost = 0.0
         self._next_request = 0.0
         self._next_byte = 0.0
 
-    def stop(self) -> None:
-        """Let nobody wait any longer: the work has ended."""
-        self._stopped.set()
+    def expect(self, requests: int, cost: float) -> None:
+        """See, before work begins, that what is left lets it end.
+
+        Args:
+            requests: Requests that it will make.
+            cost: What it will cost, in the currency of the store's price.
+
+        Raises:
+            LimitExceeded: It does not.
+        """
+        most, money = self._limits.max_requests, self._limits.max_cost
+        with self._guard:
+            requests, cost = requests + self._requests, cost + self._cost
+        if most is not None and requests > most:
+            message = f"it would take {requests} requests, more than --max-requests {most}"
+            raise LimitExceeded(message, hint="Look at the plan: the same with --dry-run and without the limit")
+        if money is not None and cost > money:
+            message = f"it would cost {cost:.4g}, more than --max-cost {money:g}"
+            raise LimitExceeded(message, hint="Look at the plan: the same with --dry-run and without the limit")
 
     def let_through(self, more: Mapping[str, int], price: StorePrice | None) -> None:
         """Wait until these requests or bytes may go, and count them.

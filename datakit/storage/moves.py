@@ -9,32 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from datakit.data.digest import FileEntry
-from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import NoSpace, NotAllowed, NotFound, Refused, UsageError
+from datakit.errors import NoSpace, NotAllowed, UsageError
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import refuse_inside
 from datakit.storage.compare import (
     Difference,
     Holding,
     Item,
     Kind,
-    compare_commits,
-    compare_files,
-    listed,
-    look_at_destination,
     look_at_source,
     total_bytes,
-    visible,
 )
-from datakit.storage.objects import LocalStore, ObjectInfo, Store
+from datakit.storage.estimate import expected, refuse_unpriced
+from datakit.storage.filters import EVERYTHING, Filter, chosen
+from datakit.storage.limits import Gate, Limits
+from datakit.storage.objects import LocalStore, Store
 from datakit.storage.partial import partial_bytes
+from datakit.storage.prices import Charge
 from datakit.storage.refusals import (
     refuse_clashes,
     refuse_harm,
@@ -44,10 +39,10 @@ from datakit.storage.refusals import (
     refuse_unspeakable,
 )
 from datakit.storage.retry import Pace, PatientStore
+from datakit.storage.sides import Sides, locate
 from datakit.storage.store import Location, ObstoreStore, open_location
 from datakit.storage.strangers import left_behind
 from datakit.storage.transfer import Knobs
-from datakit.storage.upload import reads_as
 from datakit.units import format_bytes, parse_bytes
 
 Verb: TypeAlias = Literal["fetch", "put", "keep", "delete", "leave"]
@@ -65,6 +60,8 @@ class SyncSettings:
         retries: Tries beyond the first for one request.
         durability: `auto` puts checkpoints and adapters onto the disk before their names appear; datasets, models and
             files, which can be fetched again, may still be in the disk's cache. `always` and `never` say it for all.
+        bandwidth: Bytes a second to and from stores together, such as `50MB`; None for all there is.
+        request_rate: Requests a second; None for as many as `concurrency` gives.
     """
 
     part_size: str | int = "16MiB"
@@ -72,9 +69,17 @@ class SyncSettings:
     window: str | int = "256MiB"
     retries: int = 6
     durability: Durability = "auto"
+    bandwidth: str | int | None = None
+    request_rate: float | None = None
 
     def __post_init__(self) -> None:
         self.knobs(durable=True)
+        self.limits()
+
+    def limits(self, *, max_requests: int | None = None, max_cost: float | None = None) -> Limits:
+        """What a run may take at most, with the rates of these settings."""
+        bandwidth = None if self.bandwidth is None else parse_bytes(self.bandwidth)
+        return Limits(max_requests, max_cost, requests_per_s=self.request_rate, bytes_per_s=bandwidth)
 
     def knobs(self, *, durable: bool) -> Knobs:
         """The engine's own form of these settings."""
@@ -108,6 +113,7 @@ class SyncPlan:
         actions: Every file that moves, stays or goes, by name; `leave` is one that only the destination has.
         bytes_to_move: Bytes of those that move.
         requests: Requests that the run will make, besides those that planning made; retries come on top.
+        charges: The same by store and class, with what they cost.
         damaged: Members of the destination that were found damaged and are moved again.
         repair: Whether the destination's bytes were looked at, and not only its manifest and sizes.
     """
@@ -119,6 +125,7 @@ class SyncPlan:
     actions: tuple[Action, ...]
     bytes_to_move: int
     requests: int
+    charges: tuple[Charge, ...]
     damaged: tuple[str, ...]
     repair: bool
     settings: SyncSettings
@@ -130,10 +137,11 @@ class SyncPlan:
     has_manifest: bool = field(repr=False)
     up_to_date: bool = field(repr=False)
     replaced: frozenset[str] = field(repr=False)
+    gate: Gate = field(repr=False)
 
     def original(self, name: str) -> Path | None:
         """Path of a file of the source where that is local."""
-        return _locate(self.origin, name, single=self.held.single)
+        return locate(self.origin, name, single=self.held.single)
 
     def key(self, name: str) -> str:
         """Key of a file in the source's store."""
@@ -154,11 +162,15 @@ def plan_sync(
     delete: bool = False,
     max_delete: int | None = None,
     repair: bool = False,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    only: Filter = EVERYTHING,
     on_event: OnEvent = ignore,
 ) -> SyncPlan:
     """Look at both places and say what has to move; arguments and errors as in `sync.sync`."""
     settings = settings or SyncSettings()
     origin, target = open_location(source, stores=stores), open_location(destination, stores=stores)
+    gate = gate_before(settings.limits(max_requests=max_requests, max_cost=max_cost), origin, target)
     if max_delete is not None and max_delete < 0:
         raise UsageError(f"--max-delete {max_delete} is no number of files", hint="Write 0 or more", subject=max_delete)
     if delete and max_delete is None:
@@ -166,7 +178,7 @@ def plan_sync(
     if origin.url == target.url:
         raise UsageError(f"{origin.url} and {destination} are the same place", hint="Name another DEST")
     with disk.at_door(origin.url):
-        held = look_at_source(origin, patient(origin, settings))
+        held = chosen(look_at_source(origin, patient(origin, settings)), only, origin.url)
     if held.single:
         with disk.at_door(target.url):
             held, origin, target = _single(held, origin, target, into=_into(destination, target, settings, on_event))
@@ -176,24 +188,39 @@ def plan_sync(
         refuse_unspeakable(held.items, target)
     for said in left_behind(held, origin):
         on_event(said)
-    view = _View(held, origin, target, patient(target, settings), repair)
-    committed = view.committed()
+    sides = Sides(held, origin, target, patient(target, settings), repair)
+    committed = sides.committed()
     if not held.single:
         refuse_nesting(origin, target, delete=delete)
     unchanged = (
         committed is not None and committed.manifest == held.manifest and not (repair or delete or budget is not None)
     )
-    if unchanged and view.is_whole():
-        return _plan(view, Difference(keep=list(held.items.values())), [], settings, committed, up_to_date=True)
-    here = view.here
-    difference = view.compare(committed, here)
-    refuse_harm(held, target, view.store, here, difference.move, delete=delete)
+    if unchanged and sides.is_whole():
+        return _plan(sides, Difference(keep=list(held.items.values())), [], settings, committed, gate, up_to_date=True)
+    here = sides.here
+    difference = sides.compare(committed, only.of(here))
+    refuse_harm(held, target, sides.store, here, difference.move, delete=delete)
     extra = difference.extra if delete else []
     refuse_many(extra, max_delete)
     refuse_unlisted(held, origin, patient(origin, settings), extra, connections=settings.concurrency)
-    plan = _plan(view, difference, extra, settings, committed)
+    plan = _plan(sides, difference, extra, settings, committed, gate)
     _check_room(plan, here, budget=None if budget is None else parse_bytes(budget))
+    gate.expect(plan.requests, sum(charge.cost or 0 for charge in plan.charges))
     return plan
+
+
+def gate_before(limits: Limits, *places: Location) -> Gate:
+    """What stands before stores from now on; before none where nothing is limited.
+
+    Raises:
+        UsageError: Money is limited, and what a store costs is not known.
+    """
+    refuse_unpriced(places, limits)
+    gate = Gate(limits)
+    if limits != Limits():
+        for place in places:
+            place.store.limit(gate)
+    return gate
 
 
 def patient(place: Location, settings: SyncSettings) -> Store:
@@ -234,145 +261,53 @@ def _into(written: str | Path | Location, place: Location, settings: SyncSetting
         return False
 
 
-def _locate(place: Location, name: str, *, single: bool) -> Path | None:
-    return None if place.path is None else place.path if single else place.path / name
-
-
-@dataclass(frozen=True)
-class _View:
-    """Both places while a plan is made."""
-
-    held: Holding
-    origin: Location
-    target: Location
-    store: Store
-    repair: bool
-
-    def committed(self) -> Holding | None:
-        """The commit at the destination, if a commit goes there; files are refused where one stands."""
-        path = self.target.path
-        if path is not None:
-            with disk.at_door(path):
-                if path.exists() and not path.is_dir():
-                    raise Refused(f"{path} is not a directory", hint="Name another destination", subject=str(path))
-            refuse_inside(path)
-        elif self.held.kind == "files":
-            return None
-        found = look_at_destination(self.target, self.store, repair=self.repair)
-        if found is not None and self.held.kind == "files":
-            raise self._occupied()
-        return found
-
-    @cached_property
-    def here(self) -> dict[str, Item]:
-        """Everything that lies at the destination, listed once; of one file's destination, only that file."""
-        if self.held.single:
-            (item,) = self.held.items.values()
-            return self._one(item)
-        path = self.target.path
-        if path is not None and not path.is_dir():
-            return {}
-        items = visible(listed(self.target, self.store), also=self.held.items)
-        if self.held.kind == "files" and MANIFEST_NAME in items and MANIFEST_NAME not in self.held.items:
-            raise self._occupied()
-        if path is not None:
-            with disk.at_door(path):  # a listing leaves dot files out; members may have such names
-                names = [name for name in self.held.items if name not in items and (path / name).is_file()]
-                items.update((name, Item(name, (path / name).stat().st_size)) for name in names)
-        return items
-
-    def is_whole(self) -> bool:
-        """Whether each file is at the destination in its size: somebody may have taken one away."""
-        items, path = self.held.items.values(), self.target.path
-        if path is None:
-            here = {item.name: item.bytes for item in self.here.values()}
-            return all(here.get(item.name) == item.bytes for item in items)
-        with disk.at_door(path):
-            return all((file := path / item.name).is_file() and file.stat().st_size == item.bytes for item in items)
-
-    def compare(self, committed: Holding | None, here: Mapping[str, Item]) -> Difference:
-        """What has to move."""
-
-        def original(name: str) -> Path | None:
-            return _locate(self.origin, name, single=self.held.single)
-
-        def copy(name: str) -> Path | None:
-            return _locate(self.target, name, single=False)
-
-        def reads(item: Item, entry: FileEntry) -> bool:
-            return reads_as(self.store, ObjectInfo(self.target.key(item.name), item.bytes, item.etag), entry)
-
-        if self.held.kind == "commit":
-            return compare_commits(
-                self.held, committed, here, original=original, copy=copy, reads=reads, repair=self.repair
-            )
-        return compare_files(self.held, here, original=original, copy=copy)
-
-    def _one(self, item: Item) -> dict[str, Item]:
-        try:
-            info = self.store.head(self.target.key(item.name))
-        except NotFound as error:
-            if self.target.path is None and error.subject == self.target.store.url:
-                raise
-            return {}
-        return {item.name: Item(item.name, info.bytes, info.etag)}
-
-    def _occupied(self) -> Refused:
-        return Refused(
-            f"{self.target.url} holds a commit, and the source is not one",
-            hint="Choose another destination",
-            subject=self.target.url,
-        )
-
-
 def _plan(
-    view: _View,
+    sides: Sides,
     difference: Difference,
     extra: Sequence[Item],
     settings: SyncSettings,
     committed: Holding | None,
+    gate: Gate,
     *,
     up_to_date: bool = False,
 ) -> SyncPlan:
-    held, target = view.held, view.target
+    held, target = sides.held, sides.target
     has_manifest = held.manifest is None or (committed is not None and committed.manifest == held.manifest)
     verb: Verb = "put" if target.path is None else "fetch"
     left = [] if extra else difference.extra
     steps = [(verb, difference.move), ("keep", difference.keep), ("delete", extra), ("leave", left)]
     actions = [Action(each, item.name, item.bytes) for each, items in steps for item in items]
-    knobs = settings.knobs(durable=True)
+    charges = expected(
+        held,
+        sides.origin,
+        target,
+        Difference() if up_to_date else difference,
+        extra=extra,
+        manifests=not (up_to_date or has_manifest),
+        part_bytes=settings.knobs(durable=True).part_bytes,
+    )
     return SyncPlan(
-        source=view.origin.url,
+        source=sides.origin.url,
         destination=f"{target.url}/{next(iter(held.items))}" if held.single else target.url,
         kind=held.kind,
         name=held.manifest.name if held.manifest else None,
         actions=tuple(sorted(actions, key=lambda action: action.name)),
         bytes_to_move=total_bytes(difference.move),
-        requests=0 if up_to_date else _num_requests(view, difference, len(extra) + (not has_manifest), knobs),
+        requests=sum(charge.requests.total for charge in charges),
+        charges=charges,
         damaged=tuple(difference.damaged),
-        repair=view.repair,
+        repair=sides.repair,
         settings=settings,
         held=held,
         moves=tuple(difference.move),
-        origin=view.origin,
+        origin=sides.origin,
         target=target,
         manifest_etag=committed.manifest_etag if committed else None,
         has_manifest=has_manifest,
         up_to_date=up_to_date,
         replaced=frozenset((*difference.damaged, *difference.derived)),
+        gate=gate,
     )
-
-
-def _num_requests(view: _View, difference: Difference, num_others: int, knobs: Knobs) -> int:
-    parts = [-(-item.bytes // knobs.part_bytes) for item in difference.move]
-    gets = sum(parts) if view.origin.path is None else 0
-    puts = 0
-    if view.target.path is None:
-        replaced = {*difference.damaged, *difference.derived}
-        new = [view.held.kind == "commit" and item.name not in replaced for item in difference.move]
-        # an upload in parts of what is to be new first looks whether something is there
-        puts = sum(1 if count <= 1 else count + 2 + look for count, look in zip(parts, new, strict=True))
-    return gets + puts + (num_others if view.target.path is None else 0)
 
 
 def _check_room(plan: SyncPlan, here: Mapping[str, Item], *, budget: int | None) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from datakit.data.digest import Buffer
 from datakit.errors import InputError, Refused, UsageError
 from datakit.storage import disk
+from datakit.storage.access import StoreOptions
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import RequestCounts
 from datakit.storage.limits import Gate
@@ -52,6 +53,11 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """Where it is, for people."""
+        ...
+
+    @property
+    def options(self) -> StoreOptions:
+        """How it is reached."""
         ...
 
     @property
@@ -117,6 +123,11 @@ class LocalStore:
     def url(self) -> str:
         """The directory."""
         return str(self.root)
+
+    @property
+    def options(self) -> StoreOptions:
+        """There are none."""
+        return StoreOptions()
 
     @property
     def requests(self) -> RequestCounts:

@@ -57,12 +57,14 @@ def charges(requests: Mapping[Account, RequestCounts]) -> list[Charge]:
     Args:
         requests: By store, as `counts.by_store` gives them; one that was asked nothing costs nothing.
     """
-    found = []
-    for (url, options), made in requests.items():
-        if made.total:
-            price = price_by(url, options)
-            found.append(Charge(url, made, price, None if price is None else cost_of(made, price)))
-    return sorted(found, key=lambda charge: charge.store)
+    found = [charge(url, options, made) for (url, options), made in requests.items() if made.total]
+    return sorted(found, key=lambda each: each.store)
+
+
+def charge(url: str, options: StoreOptions, requests: RequestCounts) -> Charge:
+    """What requests to one store cost."""
+    price = price_by(url, options)
+    return Charge(url, requests, price, None if price is None else cost_of(requests, price))
 
 
 def cost_of(requests: RequestCounts, price: StorePrice) -> float:

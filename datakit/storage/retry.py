@@ -19,6 +19,7 @@ from typing import TypeVar
 from datakit.data.digest import Buffer
 from datakit.errors import Interrupted, StoreUnavailable
 from datakit.storage import etags
+from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Throttled
 from datakit.storage.counts import RequestCounts
 from datakit.storage.limits import Gate
@@ -117,6 +118,11 @@ class PatientStore:
     def url(self) -> str:
         """Of the store behind it."""
         return self._store.url
+
+    @property
+    def options(self) -> StoreOptions:
+        """Of the store behind it."""
+        return self._store.options
 
     @property
     def requests(self) -> RequestCounts:

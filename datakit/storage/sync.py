@@ -15,7 +15,7 @@ import itertools
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.commit import NEXT_NAME, lock_path
 from datakit.storage.compare import Item, Kind
 from datakit.storage.counts import RequestCounts
+from datakit.storage.filters import Filter
+from datakit.storage.locks import LOCK_NAME, alone
 from datakit.storage.moves import Action, SyncPlan, SyncSettings, patient, plan_sync
 from datakit.storage.partial import Fetch, remove_leftovers, remove_stale
 from datakit.storage.retry import Pace
@@ -38,9 +40,6 @@ from datakit.storage.upload import Put, take_away, upload
 from datakit.units import format_bytes, format_number_of
 
 __all__ = ["Action", "SyncPlan", "SyncResult", "SyncSettings", "plan_sync", "run_sync", "sync"]
-
-LOCK_NAME = ".sync.lock"
-"""The lock of whoever fetches into a directory, inside it; gone with its holder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,10 @@ def sync(
     delete: bool = False,
     max_delete: int | None = None,
     repair: bool = False,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     on_event: OnEvent = ignore,
 ) -> SyncResult:
     """Make the destination hold what the source holds.
@@ -101,6 +104,10 @@ def sync(
         delete: Delete what the destination holds besides.
         max_delete: How many files that may be at most.
         repair: Look at the bytes that the destination holds, and move damaged members, or a torn manifest, again.
+        max_requests: Requests that may be made, planning and tries that fail included.
+        max_cost: What they and the bytes that leave a store may cost, in the currency of its price.
+        include: Of a folder, only files whose names match one of these patterns.
+        exclude: And none of these.
         on_event: Told about progress.
 
     Raises:
@@ -108,6 +115,7 @@ def sync(
         Refused: The destination holds something else, is being written, or lies inside a commit.
         IntegrityError: Bytes are not what the manifest says, however often they are asked for.
         NoSpace: The disk or the budget is too small; nothing was moved.
+        LimitExceeded: A limit does not allow what it would take, or what it took; the next run moves the rest.
         NotAllowed: Credentials or permissions.
         StoreUnavailable: The store is unreachable or throttles for too long.
 
@@ -123,6 +131,9 @@ def sync(
         delete=delete,
         max_delete=max_delete,
         repair=repair,
+        max_requests=max_requests,
+        max_cost=max_cost,
+        only=Filter(include, exclude),
         on_event=on_event,
     )
     return run_sync(plan, on_event=on_event)
@@ -143,7 +154,7 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
             if path is None:
                 num_unverified = _run_upload(plan, on_event)
             else:
-                with _alone(plan, path):
+                with alone(plan, path):
                     num_unverified = _run_download(plan, path, on_event)
         if (said := _left(plan)) is not None:
             on_event(said)
@@ -194,39 +205,6 @@ def _with_all_members(plan: SyncPlan) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def _alone(plan: SyncPlan, path: Path) -> Iterator[None]:
-    """Keep others from writing there: by a lock inside the place, since what is above it may belong to somebody else.
-
-    One file is locked by its own name, so that several may come into a folder at once. A commit is made by renaming
-    its whole directory, and locks beside that: where this could happen, the lock beside is taken too.
-    """
-    with contextlib.ExitStack() as stack:
-        if plan.held.single:
-            (name,) = plan.held.items
-            stack.enter_context(disk.exclusive(lock_path(path / name), purpose=f"writing {path / name}"))
-        else:
-            if plan.kind == "commit" and path.absolute().name:
-                with contextlib.suppress(NotAllowed):
-                    stack.enter_context(disk.exclusive(lock_path(path), purpose=f"writing {path}"))
-            stack.enter_context(disk.exclusive(path / LOCK_NAME, purpose=f"writing {path}"))
-            for lock in _locks_below(plan, path):
-                stack.enter_context(disk.exclusive(lock, purpose=f"writing {lock.parent}"))
-        yield
-
-
-def _locks_below(plan: SyncPlan, path: Path) -> list[Path]:
-    """The locks of commits that lie below a folder of files, and those that somebody has left or holds in a folder."""
-    if plan.kind == "commit":
-        return []
-    names = [Path(name) for name in plan.held.items]
-    folders = {folder for name in names for folder in name.parents if folder.name}
-    commits = {name.parent for name in names if name.name == MANIFEST_NAME and name.parent in folders}
-    beside = [lock_path(path / folder) for folder in sorted(commits)]
-    inside = [path / folder / LOCK_NAME for folder in sorted(folders)]
-    return beside + [lock for lock in inside if lock.parent.relative_to(path) in commits or lock.exists()]
-
-
 def _knobs(plan: SyncPlan) -> Knobs:
     choice = plan.settings.durability
     precious = plan.held.manifest is not None and plan.held.manifest.kind in ("checkpoint", "adapter")
@@ -259,7 +237,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
     knobs = _knobs(plan)
     disk.make_dirs(path)
     on_bytes = _reporter("download", plan, on_event)
-    pace = Pace(retries=knobs.retries)
+    pace = Pace(retries=knobs.retries, stopped=plan.gate.stopped)
     manifest = plan.held.manifest
     if manifest is not None and not plan.has_manifest:
         # says whose the members are that a killed run leaves without a manifest
@@ -304,7 +282,7 @@ def _tidy(plan: SyncPlan, path: Path) -> None:
     if not any(file.exists() for file in (coming, *locks)) or any(disk.is_held(lock) for lock in locks):
         return
     # somebody else was quicker, or we may not write there: then it stays
-    with contextlib.suppress(Refused, NotAllowed), _alone(plan, path), disk.at_door(path):
+    with contextlib.suppress(Refused, NotAllowed), alone(plan, path), disk.at_door(path):
         if plan.held.manifest is not None and coming.is_file() and coming.read_bytes() == plan.held.manifest.to_bytes():
             coming.unlink()
 
@@ -324,7 +302,7 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
     num_unverified = 0
     knobs = _knobs(plan)
     on_bytes = _reporter("upload", plan, on_event)
-    pace = Pace(retries=knobs.retries)
+    pace = Pace(retries=knobs.retries, stopped=plan.gate.stopped)
     for items in _phases(plan):
         if plan.origin.path is not None:
             puts = [_put(plan, item, plan.original(item.name)) for item in items]
@@ -350,7 +328,7 @@ def _run_through_spool(
     plan: SyncPlan, items: Iterable[Item], knobs: Knobs, pace: Pace, on_bytes: Callable[[int], None]
 ) -> int:
     """From store to store: each file is verified on the local disk in between; one window of bytes lies there."""
-    down = Pace(retries=knobs.retries)
+    down = Pace(retries=knobs.retries, stopped=plan.gate.stopped)
     num_unverified = 0
     batches = list(_batches(items, knobs.window_bytes))
     with spool(max(sum(item.bytes for item in batch) for batch in batches)) as folder:

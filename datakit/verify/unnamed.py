@@ -23,9 +23,9 @@ from datakit.errors import DatakitError
 from datakit.machine import cores
 from datakit.storage.commit import LAST_NAME, NEXT_NAME, parse_manifest
 from datakit.storage.disk import TEMPORARY
+from datakit.storage.locks import LOCK_NAME
 from datakit.storage.objects import ObjectInfo
 from datakit.storage.partial import PARTIAL
-from datakit.storage.sync import LOCK_NAME
 from datakit.storage.view import View
 
 

@@ -46,6 +46,8 @@ def plan_bring(
     delete: bool = False,
     max_delete: int | None = None,
     repair: bool = False,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
 ) -> SyncPlan:
     """Look at a version and a place, and say what has to move.
 
@@ -59,6 +61,8 @@ def plan_bring(
         delete: Delete what the destination holds besides.
         max_delete: How many files that may be at most.
         repair: Look at the bytes that the destination holds.
+        max_requests: Requests that may be made from now on, tries that fail included.
+        max_cost: What they and the bytes that leave a store may cost.
 
     Raises:
         NotFound: The pointer's file, stage or output, or the remote, or an object there, is not there.
@@ -75,6 +79,8 @@ def plan_bring(
         delete=delete,
         max_delete=max_delete,
         repair=repair,
+        max_requests=max_requests,
+        max_cost=max_cost,
     )
     assert isinstance(origin.store, TreeStore)
     if plan.held.manifest is not None:

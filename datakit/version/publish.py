@@ -28,11 +28,12 @@ from datakit.source.troubles import listing
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.disk import at_door, exclusive, make_dirs, sweep, write_atomic
-from datakit.storage.moves import patient
+from datakit.storage.locks import LOCK_NAME
+from datakit.storage.moves import gate_before, patient
 from datakit.storage.objects import Store
 from datakit.storage.retry import Pace
 from datakit.storage.store import Location
-from datakit.storage.sync import LOCK_NAME, SyncSettings
+from datakit.storage.sync import SyncSettings
 from datakit.storage.upload import Put, upload
 from datakit.units import agree
 from datakit.version.cache import Snapshot, link_into_cache
@@ -131,6 +132,7 @@ def plan_publish(
     new = Out("", snapshot.md5, snapshot.bytes, len(snapshot.found) if snapshot.tree is not None else None)
     record = _in_lock(pointer, source, new) if pointer.stage else _in_dvc_file(pointer, source, new)
     place = remote_of(pointer, remote=remote, stores=stores)
+    gate_before(settings.limits(), place)
     store = patient(place, settings)
     missing = _missing(store, place, snapshot)
     md5s = snapshot.md5s

@@ -76,6 +76,11 @@ class TreeStore:
         return self._url
 
     @property
+    def options(self) -> StoreOptions:
+        """Of no store: each place has its own."""
+        return StoreOptions()
+
+    @property
     def requests(self) -> RequestCounts:
         """Requests made so far, to all places."""
         return sum((place.store.requests for place in self._places), RequestCounts())

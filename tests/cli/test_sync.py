@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,28 @@ def test_only_what_was_read_is_up_to_date_without_a_condition(dataset: Path) -> 
     assert "copy is up to date (2 files) by its manifest; their bytes were not read" in believed.stderr
     assert "copy is up to date (2 files)" in read.stderr
     assert "not read" not in read.stderr
+
+
+def test_a_limit_ends_with_8_and_a_dry_run_tells_what_it_would_take(bucket: str, dataset: Path) -> None:
+    """Before anything moves; the number of the plan is the number that is enough."""
+    planned = datakit("sync", "ds", f"{bucket}/ds", "--dry-run")
+    refused = datakit("sync", "ds", f"{bucket}/ds", "--max-requests", "4", "--json")
+    done = datakit("sync", "ds", f"{bucket}/ds", "--max-requests", "5", "--bandwidth", "1GB", "--request-rate", "1000")
+
+    assert f"requests   3 PUT (3.1 KiB out) at {bucket}" in planned.stderr
+    assert (refused.code, refused.json["error"]["kind"]) == (8, "LimitExceeded")
+    assert done.code == 0
+
+
+def test_patterns_choose_files_and_not_parts_of_a_version(clean_room: Path) -> None:
+    """Of a folder; a version that DVC records moves whole."""
+    for name in ("a.tar", "b.txt"):
+        (clean_room / "raw").mkdir(exist_ok=True)
+        (clean_room / "raw" / name).write_bytes(b"1")
+
+    some = datakit("sync", "raw", "copy", "--include", "*.tar", "--exclude", "b*")
+    version = datakit("sync", "--from", "ds.dvc", "copy", "--include", "*.tar")
+
+    assert (some.code, sorted(os.listdir("copy"))) == (0, ["a.tar"])
+    assert version.code == 2
+    assert "a version moves whole" in version.stderr

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import LimitExceeded, UsageError
+from datakit import LimitExceeded, NotAllowed, UsageError
 from datakit.plan.storage import StorePrice
+from datakit.storage.access import StoreOptions
 from datakit.storage.counts import Meter
 from datakit.storage.limits import Gate, Limits
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.store import open_location
+from datakit.storage.sync import SyncSettings, plan_sync, run_sync, sync
 from support.faulty import Fault, FaultyServer
 
 PRICE = StorePrice("shop", "standard", "USD", None, 0.05, 0.004, 0.09, as_of="2026-04", source="a test")
@@ -111,7 +113,7 @@ def test_who_waits_is_let_go_when_the_work_has_ended() -> None:
     waiting = threading.Thread(target=gate.let_through, args=({"get": 1}, None))
     waiting.start()
 
-    gate.stop()
+    gate.stopped.set()
     waiting.join(timeout=60)
 
     assert not waiting.is_alive()
@@ -149,3 +151,69 @@ def test_a_local_directory_has_no_requests_to_limit(tmp_path: Path) -> None:
     store.limit(Gate(Limits(max_requests=0)))
 
     assert store.fetch("a").data == b"1"
+
+
+def folder(tmp_path: Path, *names: str) -> Path:
+    for name in names:
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(name.encode())
+    return tmp_path / "folder"
+
+
+def test_a_sync_that_would_pass_a_limit_moves_nothing(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Both numbers are told; the same with as many as it needs works, and again without any."""
+    source = folder(tmp_path, "a", "b", "c")
+
+    with pytest.raises(LimitExceeded, match="it would take 4 requests, more than --max-requests 3"):
+        sync(source, f"{faulty.url}/x", max_requests=3)  # a listing, and three to put
+    assert faulty.objects == {}
+
+    assert sync(source, f"{faulty.url}/x", max_requests=4).moved_files == 3
+    assert sync(source, f"{faulty.url}/x", max_requests=4).up_to_date
+
+
+def test_a_run_that_meets_its_limit_stops_and_the_next_moves_the_rest(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Tries that fail were not foreseen; what has arrived is whole and stays."""
+    for name in "abcd":
+        faulty.put(f"x/{name}", name.encode() * 1000)
+    faulty.faults = [Fault("busy", method="GET", key="x/[cd]", times=4)]
+
+    with pytest.raises(LimitExceeded, match="7 requests are made, as many as --max-requests allows"):
+        sync(f"{faulty.url}/x", tmp_path / "y", max_requests=7, settings=SyncSettings(concurrency=1))
+    arrived = {path.name for path in (tmp_path / "y").iterdir() if not path.name.startswith(".")}
+    result = sync(f"{faulty.url}/x", tmp_path / "y")
+
+    assert {"a", "b"} <= arrived < {"a", "b", "c", "d"}
+    assert result.kept_files == len(arrived)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "y").iterdir()} == {
+        n: n.encode() * 1000 for n in "abcd"
+    }
+
+
+def test_money_is_bounded_by_the_prices_of_the_store(faulty: FaultyServer, tmp_path: Path) -> None:
+    """Of a store whose prices nobody knows it cannot be, which is said; the plan tells what it costs."""
+    faulty.put("x/a", b"1" * 10**6)
+    known = StoreOptions(url=faulty.url, get_per_10k=100.0, put_per_10k=100.0, egress_per_gb=1000.0)
+
+    with pytest.raises(UsageError, match="cost is not known, so --max-cost cannot be kept"):
+        sync(f"{faulty.url}/x", tmp_path / "y", max_cost=1)
+    plan = plan_sync(f"{faulty.url}/x", tmp_path / "y", stores={"s": known}, max_cost=1.1)
+    with pytest.raises(LimitExceeded, match=r"it would cost 1\.\d+, more than --max-cost 1"):
+        sync(f"{faulty.url}/x", tmp_path / "y", stores={"s": known}, max_cost=1)
+
+    (charge,) = plan.charges
+    assert charge.cost == pytest.approx(1.0 + 0.01)
+    assert not (tmp_path / "y").exists()
+
+
+def test_a_failure_does_not_wait_for_the_rate(faulty: FaultyServer, tmp_path: Path) -> None:
+    """One object is not what the listing says; the others have hours to wait, and are let go at once."""
+    for number in range(8):
+        faulty.put(f"x/{number}", b"1")
+    settings = SyncSettings(concurrency=4, retries=0)
+    plan = plan_sync(f"{faulty.url}/x", tmp_path / "y", settings=settings)
+    plan.origin.store.limit(Gate(Limits(requests_per_s=1 / 3600), wait=plan.gate.stopped.wait))
+    faulty.faults = [Fault("denied", method="GET", times=1)]
+
+    with pytest.raises(NotAllowed):
+        run_sync(plan)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datakit.data.digest import Buffer
 from datakit.errors import IntegrityError, NotFound
 from datakit.storage import etags
+from datakit.storage.access import StoreOptions
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import Meter, RequestCounts
 from datakit.storage.limits import Gate
@@ -32,6 +33,10 @@ class MemoryStore:
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def options(self) -> StoreOptions:
+        return StoreOptions()
 
     @property
     def requests(self) -> RequestCounts:
