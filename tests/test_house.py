@@ -181,6 +181,7 @@ ORDER = [
     "settings",
     "console",
     "cli/frame",
+    "cli/splits",
     "cli/pack",
     "cli/verify",
     "cli/reindex",

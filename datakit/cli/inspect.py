@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datakit.cli import frame
+from datakit.cli import frame, splits
 
 if TYPE_CHECKING:
     from datakit.pack.reading import Inspection
@@ -26,13 +27,15 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Show a dataset's totals, digests, settings, sizes of its parts and a few samples.
 
-        Reads the manifest and the indexes, never a shard; in object storage that is one request for each.
+        Reads the manifest and the indexes, never a shard; in object storage that is one request for each. Of a folder
+        of splits it shows each.
         """
         with frame.run("inspect", json=json) as session:
             from datakit.pack.reading import inspect as inspect_dataset
 
-            inspection = inspect_dataset(dataset, show=show, stores=session.stores(dataset, params))
-            session.show(inspection, lambda: _text(inspection))
+            stores = session.stores(dataset, params)
+            found = splits.each(dataset, partial(inspect_dataset, show=show, stores=stores), stores=stores)
+            session.show(splits.result(found, dataset), lambda: splits.report(found, dataset, _text))
 
 
 def _text(inspection: Inspection) -> str:

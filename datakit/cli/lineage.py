@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from datakit.cli import frame
+from datakit.cli import frame, splits
 
 Thing = Annotated[str, typer.Argument(metavar="PATH", help="Directory of an adapter, checkpoint, run or dataset.")]
 
@@ -19,11 +19,12 @@ def register(app: typer.Typer) -> None:
         """Show what PATH was made from: data, base model, settings, versions, and what was allowed to differ.
 
         Where a dvc.lock records the data, the chain goes on through its stages down to the listing of the raw files.
+        Of a folder of splits it shows each.
         """
         with frame.run("lineage", json=json) as session:
             from datakit.storage.access import local_path
             from datakit.version.lineage import render
             from datakit.version.origins import trace
 
-            link = trace(local_path(path))
-            session.show(link, lambda: render(link))
+            links = splits.each(path, lambda place: trace(local_path(place)))
+            session.show(splits.result(links, path), lambda: splits.report(links, path, render))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datakit.cli import frame
+from datakit.cli import frame, splits
 
 if TYPE_CHECKING:
     from datakit.verify.verify import VerifyReport
@@ -26,16 +27,17 @@ def register(app: typer.Typer) -> None:
 
         Finds what Python's tarfile, and readers built on it, pass over in silence: a shard cut between two members, a
         damaged header, a hole of zeros. In object storage shards stream by and nothing is kept; --quick costs a listing
-        and a request for each index. Exits with 4 when anything is wrong.
+        and a request for each index. Exits with 4 when anything is wrong. Of a folder of splits it looks at each.
         """
         with frame.run("verify", json=json) as session:
             from datakit.verify.verify import verify as verify_dataset
 
-            report = verify_dataset(
-                dataset, quick=quick, stores=session.stores(dataset, params), on_event=session.on_event
-            )
-            session.show(report, lambda: _text(report))
-            report.raise_findings()
+            stores = session.stores(dataset, params)
+            look = partial(verify_dataset, quick=quick, stores=stores, on_event=session.on_event)
+            reports = splits.each(dataset, look, stores=stores)
+            session.show(splits.result(reports, dataset), lambda: splits.report(reports, dataset, _text))
+            for report in reports.values():
+                report.raise_findings()
 
 
 def _text(report: VerifyReport) -> str:

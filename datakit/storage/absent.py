@@ -54,6 +54,17 @@ def held_in(store: Store, prefix: str, *, where: str, most: int | None = None) -
         where: The place as a person would write it.
         most: Folders that are looked into, the last ones; all when None.
     """
+    return held_below(where, commits_below(store, prefix, most=most))
+
+
+def commits_below(store: Store, prefix: str, *, most: int | None = None) -> list[str]:
+    """Folders of a place that hold a commit, sorted: one listing, and a look into each; none where that is forbidden.
+
+    Args:
+        store: Whose place it is.
+        prefix: The place in it.
+        most: Folders that are looked into, the last ones; all when None.
+    """
     top = f"{prefix}/" if prefix else ""
     found = []
     with contextlib.suppress(DatakitError):
@@ -62,7 +73,7 @@ def held_in(store: Store, prefix: str, *, where: str, most: int | None = None) -
             with contextlib.suppress(NotFound, NotAllowed):
                 store.head(f"{top}{folder}/{MANIFEST_NAME}")
                 found.append(folder)
-    return held_below(where, found)
+    return found
 
 
 def held_below(where: str, names: Sequence[str]) -> str | None:
