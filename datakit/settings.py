@@ -32,6 +32,7 @@ from datakit.pack.cut import PackSettings
 from datakit.pack.tokenize import TokenizeSettings
 from datakit.storage.access import StoreOptions
 from datakit.storage.sync import SyncSettings
+from datakit.tier.tiers import NAMES, TierOptions, check_tier
 from datakit.train.recipe import Recipe
 
 FILE = "params.yaml"  # the file that DVC tracks without being told
@@ -42,6 +43,9 @@ SECTIONS: Mapping[str, type] = {
     "train": Recipe,
 }
 STORES = "stores"
+TIERS = "tiers"
+NAMED: Mapping[str, type] = {STORES: StoreOptions, TIERS: TierOptions}
+"""Sections whose settings stand below a name."""
 DEFAULT = "default"
 
 _FLAGS = {"pack.splits": "--split"}  # it is given once for each of them
@@ -103,12 +107,14 @@ class Settings:
     sync: SyncSettings
     train: Recipe
     stores: Stores
+    tiers: Mapping[str, TierOptions]
     origins: Mapping[str, str] = dataclasses.field(repr=False)
 
     def listing(self) -> tuple[Setting, ...]:
         """Every setting with value and origin, in the order of the file's sections, secrets masked."""
         groups: list[tuple[str, Any]] = [(section, getattr(self, section)) for section in SECTIONS]
         groups += [(f"{STORES}.{name}", self.stores[name]) for name in self.stores if name not in self.stores.unusable]
+        groups += [(f"{TIERS}.{name}", self.tiers[name]) for name in NAMES if name in self.tiers]
         rows = [
             Setting(f"{group}.{field.name}", _shown(field, values), self.origins.get(f"{group}.{field.name}", DEFAULT))
             for group, values in groups
@@ -146,7 +152,7 @@ def load(
         _check_known(name, value.origin)
     sections: dict[str, Any] = {section: _build(kind, section, given) for section, kind in SECTIONS.items()}
     origins = {name: value.origin for name, value in given.items()}
-    return Settings(**sections, stores=_stores(given, env), origins=origins)
+    return Settings(**sections, stores=_stores(given, env), tiers=_tiers(given), origins=origins)
 
 
 def flag_of(name: str) -> str:
@@ -204,11 +210,11 @@ def _named(loader: _Loader, where: Path) -> Iterator[tuple[str, yaml.Node, str]]
         name = str(section.value)
         if name.startswith(_OWN):
             continue
-        if name != STORES and name not in SECTIONS:
-            raise _unknown(name, [*SECTIONS, STORES], f"{where} line {_line(section)}", kind="section")
+        if name not in NAMED and name not in SECTIONS:
+            raise _unknown(name, [*SECTIONS, *NAMED], f"{where} line {_line(section)}", kind="section")
         groups = [(name, value)]
-        if name == STORES:
-            groups = [(f"{name}.{store.value}", options) for store, options in _entries(value, where, name)]
+        if name in NAMED:
+            groups = [(f"{name}.{each.value}", options) for each, options in _entries(value, where, name)]
         for group, inner in groups:
             for key, node in _entries(inner, where, group):
                 yield f"{group}.{key.value}", node, f"{where} line {_line(key)}"
@@ -221,7 +227,7 @@ def _entries(node: yaml.Node | None, where: Path, name: str) -> list[tuple[yaml.
     if not isinstance(node, yaml.MappingNode):
         raise InputError(
             f"{where} line {_line(node)}: {name} holds no names and values",
-            hint=f"Write sections such as: pack:, tokenize:, sync:, train:, {STORES}:",
+            hint=f"Write sections such as: {', '.join(f'{each}:' for each in (*SECTIONS, *NAMED))}",
             subject=name,
         )
     seen: set[object] = set()
@@ -271,13 +277,12 @@ def _unknown_variable(variable: str) -> UsageError:
 
 def _check_known(name: str, origin: str) -> None:
     section, _, rest = name.partition(".")
-    kind = StoreOptions if section == STORES else SECTIONS.get(section)
+    kind = {**SECTIONS, **NAMED}.get(section)
     if kind is None:
-        raise _unknown(section, [*SECTIONS, STORES], origin, kind="section")
+        raise _unknown(section, [*SECTIONS, *NAMED], origin, kind="section")
     prefix = section
-    if section == STORES:
-        store, _, rest = rest.rpartition(".")
-        prefix = f"{STORES}.{store}"
+    if section in NAMED:
+        prefix, _, rest = name.rpartition(".")
     names = [field.name for field in _fields(kind)]
     if rest not in names:
         raise _unknown(rest, names, origin, kind=f"setting of {prefix}")
@@ -293,7 +298,7 @@ def _unknown(name: str, names: Iterable[str], origin: str, *, kind: str) -> Usag
 def _stores(given: Mapping[str, _Given], env: Mapping[str, str]) -> Stores:
     usable: dict[str, StoreOptions] = {}
     unusable: dict[str, UsageError] = {}
-    for name in sorted({name.rpartition(".")[0].partition(".")[2] for name in given if name.startswith(f"{STORES}.")}):
+    for name in _names(STORES, given):
         group = f"{STORES}.{name}"
         own = {key: value for key, value in given.items() if key.rpartition(".")[0] == group}
         try:
@@ -304,6 +309,18 @@ def _stores(given: Mapping[str, _Given], env: Mapping[str, str]) -> Stores:
         else:
             usable[name] = _build(StoreOptions, group, resolved)
     return Stores(usable, unusable=unusable)
+
+
+def _tiers(given: Mapping[str, _Given]) -> dict[str, TierOptions]:
+    found = {name: _build(TierOptions, f"{TIERS}.{name}", given) for name in _names(TIERS, given)}
+    for name, options in found.items():
+        check_tier(name, options)
+    return found
+
+
+def _names(section: str, given: Mapping[str, _Given]) -> list[str]:
+    """The names below which a section's settings stand."""
+    return sorted({name.rpartition(".")[0].partition(".")[2] for name in given if name.startswith(f"{section}.")})
 
 
 def _build(kind: type[T], group: str, given: Mapping[str, _Given]) -> T:

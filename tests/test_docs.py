@@ -59,7 +59,7 @@ def test_every_command_answers_in_json_and_can_be_tried_dry(command: Command) ->
     if "COMMAND [ARGS]" in text:
         return
 
-    reading = {"verify", "inspect", "cat", "diff", "doctor", "lineage", "ckpt ls", "ckpt verify"}
+    reading = {"verify", "inspect", "cat", "diff", "doctor", "lineage", "ckpt ls", "ckpt verify", "tier status"}
 
     assert "--json" in text
     assert ("--dry-run" in text) == (" ".join(words) not in reading)

@@ -93,7 +93,7 @@ def test_a_named_file_must_be_there() -> None:
         ("stores: {r2: {ulr: x}}", "'ulr' is no setting of stores.r2 (params.yaml line 1). Did you mean url?"),
         (
             "zzz: {a: 1}",
-            "'zzz' is no section (params.yaml line 1). There are: pack, tokenize, sync, train, stores",
+            "'zzz' is no section (params.yaml line 1). There are: pack, tokenize, sync, train, stores, tiers",
         ),
         ("train: {rank: many}", "train.rank is 'many' (params.yaml line 1). Input should be a valid integer"),
         ("train: {rank: '8'}", "train.rank is '8' (params.yaml line 1). Input should be a valid integer"),
@@ -302,7 +302,10 @@ def test_every_setting_has_one_row_with_a_meaning_in_the_reference() -> None:
     """docs/settings.md is generated from the classes, and each field's docstring line is its meaning."""
     fields = {
         f"{section}.{field.name}"
-        for section, kind in {**settings.SECTIONS, "stores.NAME": settings.StoreOptions}.items()
+        for section, kind in {
+            **settings.SECTIONS,
+            **{f"{each}.NAME": of for each, of in settings.NAMED.items()},
+        }.items()
         for field in dataclasses.fields(kind)
     }
 
@@ -310,3 +313,38 @@ def test_every_setting_has_one_row_with_a_meaning_in_the_reference() -> None:
 
     assert set(rows) == fields
     assert all(row.meaning for row in rows.values())
+
+
+def test_tiers_stand_by_their_names_with_their_origin() -> None:
+    """In the order of their temperature, after the stores; a variable gives a budget too."""
+    params("tiers:\n  cache: {place: /nvme/x, budget: 500GB}\n  cold: {place: 's3://b/datasets'}\n")
+
+    loaded = settings.load(env={"DATAKIT_TIERS__CACHE__BUDGET": "1TB"})
+
+    assert loaded.tiers["cache"] == settings.TierOptions("/nvme/x", "1TB")
+    assert [(each.name, each.value, each.origin) for each in loaded.listing()[-4:]] == [
+        ("tiers.cold.place", "s3://b/datasets", "params.yaml line 3"),
+        ("tiers.cold.budget", None, "default"),
+        ("tiers.cache.place", "/nvme/x", "params.yaml line 2"),
+        ("tiers.cache.budget", "1TB", "DATAKIT_TIERS__CACHE__BUDGET"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tiers: {warm: {place: /x}}", "there is no tier warm. There are: cold, hot, cache"),
+        ("tiers: {cache: {place: /x}}", "tiers.cache has no budget"),
+        ("tiers: {cache: {place: /x, budget: 9 apples}}", "tiers.cache: '9 apples' is not a size"),
+        ("tiers: {cache: {place: /x, size: 9}}", "'size' is no setting of tiers.cache (params.yaml line 1)"),
+        ("tiers: {cache: /x}", "params.yaml line 1: tiers.cache holds no names and values"),
+    ],
+)
+def test_a_slip_in_a_tier_is_said(text: str, said: str) -> None:
+    """Before anything is done."""
+    params(text)
+
+    with pytest.raises((UsageError, InputError)) as caught:
+        settings.load(env={})
+
+    assert said in str(caught.value)

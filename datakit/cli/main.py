@@ -26,6 +26,7 @@ COMMANDS = (
     "cat",
     "diff",
     "sync",
+    "tier",
     "tokenize",
     "train",
     "ckpt",

@@ -176,6 +176,16 @@ def look(top: Path) -> list[Incoming]:
     return found
 
 
+def touched(left: Incoming) -> dict[str, float]:
+    """When the parts that a dead fetch has left were written last, in seconds since 1970, by digest."""
+    found: dict[str, float] = {}
+    for name, status in _files(left.path):
+        if match := _FILE.fullmatch(name):
+            digest = match["digest"] or match["name"]
+            found[digest] = max(found.get(digest, 0.0), status.st_mtime)
+    return found
+
+
 def discard(left: Incoming, *, keep: Iterable[str] = ()) -> int:
     """Remove what a dead fetch has left, but of some objects; the bytes that this frees."""
     assert left.is_left

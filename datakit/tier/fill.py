@@ -184,8 +184,9 @@ class _Work:
             if source is self.sources[-1]:
                 raise
             if isinstance(error, IntegrityError):
-                for digest in [digest for digest, entry in rest.items() if entry.name == error.subject]:
-                    source.reject(digest)
+                for digest in rest:
+                    if error.subject == f"{source.store.url}/{source.keys[digest]}":
+                        source.reject(digest)
             self.sources.remove(source)
             message = f"{source.store.url} cannot give it, and the next place is asked: {error.message}"
             self.on_event(Caution(message, hint=error.hint))

@@ -77,34 +77,42 @@ class Pool:
         self._guard = threading.Lock()
 
     def open(self) -> Pool:
-        """Make the directory a tier, or see that it is one.
+        """Make the directory a tier, or see that it is one. Errors as in `check`."""
+        self.check()
+        path = self.root / FORMAT_NAME
+        disk.make_dirs(self.root)
+        with disk.at_door(self.root):
+            if not path.exists():
+                disk.write_atomic(path, json.dumps({"format": FORMAT}).encode() + b"\n")
+        return self
+
+    def check(self) -> None:
+        """See that the directory is a tier, or may become one.
 
         Raises:
             Refused: Something else lies there.
             UsageError: It is of a newer format.
         """
         path = self.root / FORMAT_NAME
-        disk.make_dirs(self.root)
         with disk.at_door(self.root):
-            if not path.exists() and (other := self._other()) is not None and not path.exists():
+            if not path.exists():
+                other = self._other()
+                if other is None or path.exists():  # somebody may be making it right now
+                    return
                 raise Refused(
                     f"{self.root} is no tier, and not empty: {other} lies there",
                     hint=f"Name an empty or a new directory: tiers.{self.name}.place",
                     subject=str(self.root),
                 )
-            if not path.exists():
-                disk.write_atomic(path, json.dumps({"format": FORMAT}).encode() + b"\n")
             value = _value(path)
         found = value.get("format") if isinstance(value, dict) else None
         if found != FORMAT:
-            raise UsageError(
-                f"{path} says format {found!r}; this datakit reads {FORMAT}",
-                hint="Use a newer datakit",
-                subject=str(path),
-            )
-        return self
+            message = f"{path} says format {found!r}; this datakit reads {FORMAT}"
+            raise UsageError(message, hint="Use a newer datakit", subject=str(path))
 
     def _other(self) -> str | None:
+        if not self.root.exists():
+            return None
         names = (name for name in sorted(os.listdir(self.root)) if not disk.TEMPORARY.fullmatch(name))
         return next((name for name in names if name not in _FOREIGN), None)
 
@@ -132,6 +140,11 @@ class Pool:
             with self._guard:
                 self._leases.subtract(held)
                 self._leases += Counter()  # those at zero go
+
+    def is_held(self, digest: str) -> bool:
+        """Whether this process holds an object."""
+        with self._guard:
+            return self._leases[digest] > 0
 
     @contextlib.contextmanager
     def lease(self, digest: str) -> Iterator[Path]:
@@ -196,11 +209,22 @@ class Pool:
             if choice.short_bytes:
                 others = any(each.promised for each in usage.incoming if each.path != into.path)
                 if not others or sum(sizes.values()) > self.budget_bytes or attempt == RESERVE_TRIES - 1:
-                    raise self._full(sum(sizes.values()), choice, usage)
+                    raise self.no_room(sum(sizes.values()), choice, usage)
                 time.sleep(FIRST_WAIT_S * 2**attempt * self._fraction())
         else:
-            raise self._full(sum(sizes.values()), choice, usage)
+            raise self.no_room(sum(sizes.values()), choice, usage)
         return set(sizes)
+
+    def fits(self, sizes: Mapping[str, int], *, copied: Copied) -> Choice | None:
+        """What would be dropped to have room for objects; None where nothing need be. Changes nothing.
+
+        Args:
+            sizes: Bytes by digest.
+            copied: What a colder tier holds; asked only where something must go.
+        """
+        usage = self.usage()
+        need_bytes = usage.total_bytes - usage.left_bytes() + sum(sizes.values()) - self.budget_bytes
+        return choose(self.held(usage, copied()), need_bytes, reading=self.reading) if need_bytes > 0 else None
 
     def free(
         self, need_bytes: int, *, copied: Copied, spare: Collection[str] = (), usage: Usage | None = None
@@ -221,13 +245,13 @@ class Pool:
         left = [each for each in usage.incoming if each.is_left]
         left_bytes = usage.left_bytes() - usage.left_bytes(spare)
         there = copied() if need_bytes > left_bytes else ()
-        aside = [] if need_bytes <= left_bytes else self._spent(usage, there)
+        aside = [] if need_bytes <= left_bytes else self.spent(usage, there)
         aside_bytes = sum(usage.aside[name] for name in aside)
         choice = choose(self.held(usage, there), need_bytes - left_bytes - aside_bytes, reading=self.reading)
         if not choice.short_bytes:
             for each in left:
                 arrival.discard(each, keep=spare)
-            self._remove_aside(aside)
+            self.remove_aside(aside)
             for item in choice.drop:
                 self.drop(item.digest)
         return choice
@@ -284,17 +308,18 @@ class Pool:
         usage = self.usage()
         if len(usage.aside) <= most:
             return []
-        spent = set(self._spent(usage, copied()))
+        spent = set(self.spent(usage, copied()))
         names = [name for name in list(usage.aside)[: len(usage.aside) - most] if name in spent]
-        self._remove_aside(names)
+        self.remove_aside(names)
         return names
 
-    def _spent(self, usage: Usage, copied: Collection[str]) -> list[str]:
+    def spent(self, usage: Usage, copied: Collection[str]) -> list[str]:
         """Damaged files of which a whole one is here or in a colder tier."""
         whole = {*usage.objects, *copied}
         return [name for name in usage.aside if (match := _ASIDE.fullmatch(name)) and match["digest"] in whole]
 
-    def _remove_aside(self, names: Iterable[str]) -> None:
+    def remove_aside(self, names: Iterable[str]) -> None:
+        """Remove damaged files by their names."""
         with disk.at_door(self.root / "aside"):
             for name in names:
                 (self.root / "aside" / name).unlink(missing_ok=True)
@@ -311,7 +336,8 @@ class Pool:
             subject=str(self.root),
         )
 
-    def _full(self, need_bytes: int, choice: Choice, usage: Usage) -> NoSpace:
+    def no_room(self, need_bytes: int, choice: Choice, usage: Usage) -> NoSpace:
+        """The error of a budget that is too small."""
         budget = f"its budget of {format_bytes(self.budget_bytes)}"
         return NoSpace(
             f"{self.root} has no room for {format_bytes(need_bytes)} in {budget}: {_holders(usage, choice)}",

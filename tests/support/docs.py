@@ -81,7 +81,7 @@ def setting_rows() -> list[SettingRow]:
     from datakit import settings
 
     rows = []
-    for section, kind in {**settings.SECTIONS, "stores.NAME": settings.StoreOptions}.items():
+    for section, kind in {**settings.SECTIONS, **{f"{each}.NAME": of for each, of in settings.NAMED.items()}}.items():
         meanings, hints = _meanings(kind), get_type_hints(kind)
         for field in dataclasses.fields(kind):
             default = field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]

@@ -1,0 +1,92 @@
+"""What nobody needs is found and removed, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from datakit.tier.fill import bring
+from datakit.tier.pool import Pool
+from datakit.tier.waste import OLD_S, find_waste, remove_waste
+from support.tiers import Cold, cold, disk_bytes, know, pool_at
+
+NOW_S = 2_000_000_000.0
+
+
+def leave(pool: Pool, digest: str, size_bytes: int, *, age_s: float) -> None:
+    """A part that a fetch has left."""
+    with pool.arrival() as into:
+        path = into.path / f".{digest}.{digest[:8]}.part"
+        path.write_bytes(b"x" * size_bytes)
+        os.utime(path, (NOW_S - age_s, NOW_S - age_s))
+
+
+def filled(tmp_path: Path) -> tuple[Pool, Cold]:
+    dataset = cold(tmp_path / "ds", [50, 60, 70])
+    pool = pool_at(tmp_path / "pool", 1000)
+    know(pool, dataset)
+    bring(pool, dataset.manifest.members, sources=[dataset.source], copied=set)
+    return pool, dataset
+
+
+def test_a_tidy_pool_has_no_waste(tmp_path: Path) -> None:
+    """Nothing is found, nothing removed, no place asked."""
+    pool, _ = filled(tmp_path)
+
+    def asked() -> set[str]:
+        raise AssertionError
+
+    waste = find_waste(pool, copied=asked, now_s=NOW_S)
+    remove_waste(pool, waste)
+
+    assert (waste.left, waste.aside, waste.orphans, waste.bytes) == ((), (), (), 0)
+    assert len(pool.usage().objects) == 3
+
+
+def test_leftovers_go_after_a_day_or_without_a_dataset(tmp_path: Path) -> None:
+    """A fresh one of a known dataset is what the same fetch goes on with."""
+    pool, dataset = filled(tmp_path)
+    fresh, old, _ = dataset.digests
+    leave(pool, fresh, 5, age_s=OLD_S - 10)
+    leave(pool, old, 6, age_s=OLD_S + 10)
+    leave(pool, "f" * 64, 7, age_s=0)
+
+    waste = find_waste(pool, copied=set, now_s=NOW_S)
+    remove_waste(pool, waste)
+
+    assert set(waste.left) == {old, "f" * 64}
+    assert waste.bytes == 13
+    assert pool.usage().left_bytes() == 5
+
+
+def test_orphans_and_spent_damage_go(tmp_path: Path) -> None:
+    """What is held by a reader stays, and so does a damaged file of which nothing whole is known."""
+    pool, dataset = filled(tmp_path)
+    one, two, three = dataset.digests
+    pool.set_aside(one)
+    pool.set_aside(two)
+    pool.roster.forget(dataset.manifest.digest)
+    orphan = cold(tmp_path / "other", [80], seed=3)
+    bring(pool, orphan.manifest.members, sources=[orphan.source], copied=set)
+
+    with pool.lease(three):
+        waste = find_waste(pool, copied=lambda: {two}, now_s=NOW_S)
+        remove_waste(pool, waste)
+
+    assert waste.orphans == tuple(orphan.digests)
+    assert [name.partition(".")[0] for name in waste.aside] == [two]
+    assert waste.kept_aside == 1
+    assert set(pool.usage().objects) == {three}
+    assert disk_bytes(pool.root) == 50 + 70
+
+
+def test_an_orphan_that_is_known_again_stays(tmp_path: Path) -> None:
+    """A fetch that began between plan and deed has said what it is for."""
+    pool, dataset = filled(tmp_path)
+    pool.roster.forget(dataset.manifest.digest)
+    waste = find_waste(pool, copied=set, now_s=NOW_S)
+    know(pool, dataset)
+
+    remove_waste(pool, waste)
+
+    assert len(waste.orphans) == len(pool.usage().objects) == 3
