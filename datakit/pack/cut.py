@@ -19,7 +19,7 @@ after the one before changed 1.6 %, and up to a sixth of the dataset where two c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -40,9 +40,6 @@ REACH_TENTHS = 15
 
 GROUP_SHARDS = 2 * REACH_TENTHS // 10
 """Shards of a group, on average."""
-
-NOWHERE = -1
-"""The shard of a sample that a parent does not have."""
 
 DEFAULT_SIZE = "64MiB"
 AUTO = "auto"
@@ -240,9 +237,8 @@ def cut(
 
 
 def stick(
-    homes: npt.NDArray[np.int64],
+    homes: Sequence[npt.NDArray[np.int64]],
     *,
-    ranks: npt.NDArray[np.int64],
     lost: npt.NDArray[np.bool_],
     hashes: npt.NDArray[np.uint64],
     sizes: npt.NDArray[np.integer[Any]],
@@ -257,10 +253,9 @@ def stick(
     shards, an edit changes one, and what is appended leaves all shards that are more than half full as they are.
 
     Args:
-        homes: Number of the parent's shard that has each sample, or `NOWHERE`, in source order.
-        ranks: Place of each sample in that shard.
+        homes: Of each of the parent's shards the positions of its living samples, in its order.
         lost: Of each of the parent's shards, whether a sample of it is gone.
-        hashes: `key_hash` of each sample.
+        hashes: `key_hash` of each sample, in source order.
         sizes: Bytes that each takes in a shard.
         target_bytes: Aim for a shard's size.
         layout: The rule for what is dealt anew.
@@ -274,22 +269,25 @@ def stick(
     """
     import numpy as np
 
-    living = homes != NOWHERE
-    filled = np.bincount(homes[living], weights=sizes[living], minlength=len(lost)).astype(np.int64)
+    from datakit.source.columns import IN_MEMORY, kept, picked, subset
+
+    spill = spill or IN_MEMORY
+    filled = np.array([int(picked(sizes, its).sum()) for its in homes], np.int64)
     low = 2 * filled < target_bytes
     dissolved = low & lost
-    if dissolved.any() or not living.all():
+    if dissolved.any() or sum(map(len, homes)) < len(hashes):
         dissolved = low
-    loose = ~living
-    loose[living] = dissolved[homes[living]]
-    stay = np.flatnonzero(~loose)
-    # by shard, then by place in it
-    order = stay[np.lexsort((ranks[stay], homes[stay]))]
-    bounds = np.flatnonzero(np.diff(homes[order])) + 1
-    yield from (piece for piece in np.split(order, bounds) if len(piece))
-    rest = np.flatnonzero(loose)
-    dealt = cut(hashes[rest], sizes=sizes[rest], target_bytes=target_bytes, layout=layout, spill=spill)
-    yield from (rest[shard] for shard in dealt)
+    stay = [its for its, is_dissolved in zip(homes, dissolved, strict=True) if len(its) and not is_dissolved]
+    yield from stay
+    rising, loose = spill.column(np.int64), spill.column(np.int64)
+    for its in stay:
+        rising.append(np.sort(its))
+    for its in kept(len(hashes), np.split(rising.done(), np.cumsum([len(its) for its in stay])[:-1])):
+        loose.append(its)
+    rest = loose.done()
+    loose_hashes, loose_sizes = (subset(column, rest, spill=spill) for column in (hashes, sizes))
+    dealt = cut(loose_hashes, sizes=loose_sizes, target_bytes=target_bytes, layout=layout, spill=spill)
+    yield from (picked(rest, shard) for shard in dealt)
 
 
 def _ends(sizes: npt.NDArray[np.integer[Any]], spill: Spill | None) -> npt.NDArray[np.int64]:

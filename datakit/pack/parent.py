@@ -10,23 +10,26 @@ What it does not do: look at the samples' bytes, or trust a shard of the parent 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from datakit.data.keys import key_hash
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import NotFound, UsageError
-from datakit.pack.cut import NOWHERE
-from datakit.source.records import Records
+from datakit.source.columns import Spill, let_go, picked, ranges, subset, within
+from datakit.source.records import MAX_KEY_BYTES, KeyColumn, Keys, Records
 
 if TYPE_CHECKING:
     from datakit.storage.access import StoreOptions
     from datakit.storage.view import View
+
+
+_NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,14 @@ class Parent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Homes:
-    """Where a parent has the samples of a split: 16 bytes a sample, which only a plan needs.
+    """Where a parent has the samples of a split.
 
     Attributes:
-        homes: Number of the shard that has each sample, or `NOWHERE`.
-        ranks: Its place in that shard.
-        lost: Of each shard, whether a sample of it is gone.
+        shards: Of each of its shards the samples that there still are, in their order.
+        lost: Of each, whether a sample of it is gone.
     """
 
-    homes: npt.NDArray[np.int64]
-    ranks: npt.NDArray[np.int64]
+    shards: Sequence[npt.NDArray[np.int64]]
     lost: npt.NDArray[np.bool_]
 
 
@@ -97,31 +98,44 @@ def open_parent(
     return view
 
 
-def find_homes(view: View, records: Records, some: npt.NDArray[np.int64] | None) -> tuple[Parent, Homes]:
+def find_homes(
+    view: View, records: Records, some: npt.NDArray[np.int64] | None, *, spill: Spill
+) -> tuple[Parent, Homes]:
     """What a parent is, and where it has some records.
 
     Args:
         view: The parent.
         records: The table.
         some: Positions of the records of one split; None for all.
+        spill: Where columns go that are long.
+
+    Raises:
+        NoSpace: The spool's disk is full.
     """
-    chosen = np.arange(len(records.keys)) if some is None else some
-    hashes = records.keys.hashes()[chosen]
-    order = np.argsort(hashes, kind="stable")
-    rising = hashes[order]
-    homes = np.full(len(chosen), NOWHERE, np.int64)
-    ranks = np.zeros(len(chosen), np.int64)
-    lost = np.zeros(len(view.contents.shards), np.bool_)
-    for number, (_, index) in enumerate(view.indexes()):
-        keys = index.keys()
-        wanted = np.array([key_hash(key) for key in keys], np.uint64)
-        at = np.minimum(rising.searchsorted(wanted), len(rising) - 1)
-        there = order[at]
+    hashes = records.keys.hashes() if some is None else subset(records.keys.hashes(), some, spill=spill)
+    growing, ends = Keys(spill), [0]
+    for _, index in view.indexes():
+        # one that is too long for a record's is nobody's
+        its = KeyColumn.of([key if len(key.encode()) <= MAX_KEY_BYTES else "" for key in list(index.keys())])
+        growing.append(its)
+        ends.append(ends[-1] + len(its))
+    keys = growing.done()
+    matches = _matches(keys.hashes(), hashes, spill)
+    column, bounds, lost = spill.column(np.int64), [0], []
+    for start, stop in pairwise(ends):
+        places = np.full(stop - start, _NOWHERE, np.int64)
+        for ordinals, positions in matches:
+            part = slice(*ordinals.searchsorted((start, stop)))
+            places[ordinals[part] - start] = positions[part]
+            let_go(ordinals, positions)
+        there = np.flatnonzero(places != _NOWHERE)
+        found = places[there]
         # a hash that is equal says little: the keys are compared
-        same = np.array([a == b for a, b in zip(records.keys.take(chosen[there]), keys, strict=True)], np.bool_)
-        homes[there[same]] = number
-        ranks[there[same]] = np.flatnonzero(same)
-        lost[number] = not same.all()
+        ours = records.keys.take(found if some is None else picked(some, found))
+        same = np.array([a == b for a, b in zip(ours, keys.take(start + there), strict=True)], np.bool_)
+        column.append(found[same])
+        bounds.append(bounds[-1] + int(same.sum()))
+        lost.append(bounds[-1] - bounds[-2] < stop - start)
     inherited = view.contents.pack.get("parent")
     parent = Parent(
         digest=view.manifest.digest,
@@ -129,4 +143,30 @@ def find_homes(view: View, records: Records, some: npt.NDArray[np.int64] | None)
         shards=tuple(view.manifest.member(shard.name).sha256 for shard in view.contents.shards),
         requests=view.requests.total,
     )
-    return parent, Homes(homes, ranks, lost)
+    living = column.done()
+    return parent, Homes([living[start:stop] for start, stop in pairwise(bounds)], np.array(lost, np.bool_))
+
+
+def _matches(
+    theirs: npt.NDArray[np.uint64], ours: npt.NDArray[np.uint64], spill: Spill
+) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Places of hashes of a parent, rising in each pair, and those of the same hashes among ours."""
+    places, positions, bounds = spill.column(np.int64), spill.column(np.int64), [0]
+    for low, high in ranges(max(len(theirs), len(ours))):
+        wanted = within(theirs, low, high, rows=slice(0, len(theirs)))
+        its = within(ours, low, high, rows=slice(0, len(ours)))
+        numbers = picked(ours, its)
+        order = np.argsort(numbers, kind="stable")
+        sought = picked(theirs, wanted)
+        at = numbers[order].searchsorted(sought)
+        hit = at < len(its)
+        hit[hit] = numbers[order[at[hit]]] == sought[hit]
+        # tars of others may have a key twice: the last one counts
+        last = np.zeros(len(its), np.int64)
+        last[at[hit]] = wanted[hit]
+        hit[hit] = last[at[hit]] == wanted[hit]
+        places.append(wanted[hit])
+        positions.append(its[order[at[hit]]])
+        bounds.append(bounds[-1] + int(hit.sum()))
+    all_places, all_positions = places.done(), positions.done()
+    return [(all_places[start:stop], all_positions[start:stop]) for start, stop in pairwise(bounds)]

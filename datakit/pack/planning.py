@@ -169,7 +169,9 @@ def plan(
         splits = [(split, dest / split, f"{name}-{split}", positions) for split, positions in its.items()]
     planned = []
     for split, path, dataset, positions in splits:
-        kept_by, homes = (None, None) if parent is None else find_homes(parent(split, dataset), records, positions)
+        kept_by, homes = None, None
+        if parent is not None:
+            kept_by, homes = find_homes(parent(split, dataset), records, positions, spill=spill)
         dealt = _deal(records, sizes, positions, settings, homes, spill)
         shards = tuple(_plan_shards(records, sizes, dealt, dataset, settings, spill))
         planned.append(PlannedSplit(split, path, dataset, shards, kept_by))
@@ -252,8 +254,7 @@ def _deal(
         shards = cut(hashes, sizes=taken, target_bytes=target_bytes, layout=settings.layout, spill=spill)
     else:
         shards = stick(
-            homes.homes,
-            ranks=homes.ranks,
+            homes.shards,
             lost=homes.lost,
             hashes=hashes,
             sizes=taken,

@@ -231,24 +231,29 @@ def within(numbers: npt.NDArray[Any], low: int, high: int, *, rows: slice) -> Po
     return np.concatenate(found)
 
 
+def ranges(count: int) -> Iterator[tuple[int, int]]:
+    """Ranges of a hash, their first and last number, each with about as many of so many rows as are sorted together."""
+    parts = max(1, -(-count // SORTED))
+    for first, behind in pairwise(-(-number * 2**64 // parts) for number in range(parts + 1)):
+        yield first, behind - 1
+
+
 def repeated(numbers: npt.NDArray[np.uint64]) -> Iterator[Positions]:
     """Positions of the numbers that are there more than once: rising in each piece, and those of a number in one piece.
 
     Args:
         numbers: Hashes: pieces are alike long where numbers are as likely as each other.
     """
-    ranges = max(1, -(-len(numbers) // SORTED))
-    bounds = [-(-number * 2**64 // ranges) for number in range(ranges + 1)]
     everything = slice(0, len(numbers))
-    for low, high in pairwise(bounds):
+    for low, high in ranges(len(numbers)):
         pieces = [np.zeros(0, np.uint64)]
         for some in stretches(len(numbers), numbers):
             piece = numbers[some]
-            pieces.append(piece[(piece >= low) & (piece <= high - 1)])
+            pieces.append(piece[(piece >= low) & (piece <= high)])
         rising = np.concatenate(pieces)
         rising.sort()
         if len(twice := np.unique(rising[1:][rising[1:] == rising[:-1]])):
-            its = within(numbers, low, high - 1, rows=everything)
+            its = within(numbers, low, high, rows=everything)
             yield its[np.isin(picked(numbers, its), twice)]
 
 

@@ -73,11 +73,9 @@ class World:
         if old is None:
             dealt = cut(hashes, sizes=sizes, target_bytes=TARGET, layout=self.layout)
         else:
-            where = {key: (number, rank) for number, shard in enumerate(old) for rank, key in enumerate(shard)}
-            places = np.array([where.get(key, (-1, 0)) for key in keys], np.int64)
+            where = {key: position for position, key in enumerate(keys)}
             dealt = stick(
-                places[:, 0],
-                ranks=places[:, 1],
+                [np.array([where[key] for key in shard], np.int64) for shard in old],
                 lost=np.zeros(len(old), np.bool_),
                 hashes=hashes,
                 sizes=sizes,

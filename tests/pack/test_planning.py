@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from datakit.events import Event, Progress
 from datakit.pack.build import pack
 from datakit.pack.cut import PackSettings
 from datakit.source import columns
+from datakit.source.originals import reading
 from support.packing import raw_lines, small_pack, tree, visible, write_lines, write_pairs
 
 
@@ -113,12 +115,15 @@ def test_a_parent_does_not_see_where_columns_lie(tmp_path: Path, few: Callable[[
     assert tree(tmp_path / "files") == tree(tmp_path / "memory")
 
 
-def peak_bytes(raw: Path, settings: dict[str, object]) -> int:
-    """The most memory that listing and planning a source takes, as Python and numpy count it."""
+def peak_bytes(raw: Path, settings: dict[str, object], *, sticky: bool) -> int:
+    """The most memory that listing and planning a source takes, as Python and numpy count it; sticky, with a parent."""
+    words = PackSettings(name="ds", shard_size="16KiB", bundle=64, **settings)  # type: ignore[arg-type]  # by name
+    parent = raw.with_suffix(".parent") if sticky else None
+    if parent is not None:
+        pack(raw, parent, settings=words, workers=1)
     tracemalloc.start()
     try:
-        words = PackSettings(shard_size="64KiB", bundle=64, **settings)  # type: ignore[arg-type]  # by name
-        pack(raw, raw.parent / "ds", settings=words, workers=1, dry_run=True)
+        pack(raw, raw.with_suffix(".ds"), settings=words, workers=1, parent=parent, dry_run=True)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -135,11 +140,12 @@ def table(path: Path, count: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("source", "settings"),
+    ("source", "settings", "sticky"),
     [
-        (lines, {"dedupe": "drop"}),
-        (lines, {"dedupe": "drop", "layout": "shuffle", "splits": {"train": 3, "dev": 1}}),
-        (table, {}),
+        (lines, {"dedupe": "drop"}, False),
+        (lines, {"dedupe": "drop", "layout": "shuffle", "splits": {"train": 3, "dev": 1}}, False),
+        (lines, {"dedupe": "drop", "layout": "sequential"}, True),
+        (table, {}, False),
     ],
 )
 def test_three_times_the_records_take_no_more_memory(
@@ -148,17 +154,22 @@ def test_three_times_the_records_take_no_more_memory(
     few: Callable[[int], None],
     source: Callable[[Path, int], Path],
     settings: dict[str, object],
+    sticky: bool,
 ) -> None:
     """What is known of each record, some 50 bytes, is in files while it is listed and planned."""
-    monkeypatch.setattr("datakit.source.spans.SPAN_BYTES", 2**15)
-    monkeypatch.setattr("datakit.source.tables.HELD_ROWS", 2**9)
-    monkeypatch.setattr("datakit.pack.planning._CHUNK", 2**9)
-    few(2**13)
-    peak_bytes(source(tmp_path / "warm", 1000), settings)  # what is imported is not counted again
+    monkeypatch.setattr("datakit.source.arrays.READ_BYTES", 2**12)
+    for room in ("spans", "tables", "unpacking"):
+        monkeypatch.setattr(f"datakit.source.{room}.reading", partial(reading, buffer_bytes=2**12))
+    monkeypatch.setattr("datakit.source.spans.SPAN_BYTES", 2**14)
+    monkeypatch.setattr("datakit.source.tables.HELD_ROWS", 2**8)
+    monkeypatch.setattr("datakit.pack.planning._CHUNK", 2**8)
+    few(2**12)
+    peak_bytes(source(tmp_path / "warm", 1000), settings, sticky=sticky)  # what is imported is not counted again
 
-    once, thrice = (peak_bytes(source(tmp_path / f"{count}", count), settings) for count in (8000, 24_000))
+    sources = [source(tmp_path / f"{count}", count) for count in (4000, 12_000)]
+    once, thrice = (peak_bytes(raw, settings, sticky=sticky) for raw in sources)
 
-    assert thrice - once < 16_000 * 5
+    assert thrice - once < 8000 * 5
 
 
 def test_columns_that_find_no_room_leave_nothing(tmp_path: Path, few: Callable[[int], None]) -> None:

@@ -29,11 +29,9 @@ def dealt(keys: list[str], layout: Layout, parent: Shards | None = None) -> Shar
     if parent is None:
         found = cut(hashes, sizes=sizes, target_bytes=TARGET, layout=layout)
     else:
-        where = {key: (number, rank) for number, shard in enumerate(parent) for rank, key in enumerate(shard)}
-        places = np.array([where.get(key, (-1, 0)) for key in keys], np.int64).reshape(-1, 2)
+        where = {key: position for position, key in enumerate(keys)}
         found = stick(
-            places[:, 0],
-            ranks=places[:, 1],
+            [np.array([where[key] for key in shard if key in where], np.int64) for shard in parent],
             lost=np.array([not set(shard) <= set(keys) for shard in parent], np.bool_),
             hashes=hashes,
             sizes=sizes,
