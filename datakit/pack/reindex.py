@@ -28,7 +28,7 @@ import numpy as np
 
 from datakit.data.index import Index, index_name
 from datakit.data.manifest import MANIFEST_NAME, Contents, Manifest, ShardEntry, content_digest, layout_digest
-from datakit.errors import DatakitError, InputError, NotFound, Refused, UsageError
+from datakit.errors import DatakitError, InputError, Refused, UsageError
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.machine import cores
 from datakit.pack.beside import Beside
@@ -40,6 +40,7 @@ from datakit.source.kinds import plain_name
 from datakit.source.scan import local_directory
 from datakit.source.troubles import LISTED, Trouble, listing
 from datakit.storage import disk
+from datakit.storage.absent import no_directory
 from datakit.storage.commit import NEXT_NAME, commit, lock_path, manifest_at, parse_manifest, refuse_inside
 from datakit.storage.links import link_or_copy
 from datakit.storage.objects import no_file
@@ -111,7 +112,7 @@ def reindex(
         dry_run: Read everything, and write nothing.
 
     Raises:
-        NotFound: The directory is not there.
+        NotFound, InputError: The directory is not there; it is a file.
         UsageError: `keys` or `workers` cannot be.
         InputError: There is no tar, or some cannot be indexed; the message lists them.
         Refused: A dataset of another kind is there, or other files that its manifest would not name.
@@ -166,7 +167,7 @@ class _Plan:
 def _tars(root: Path) -> list[str]:
     """The tars below a directory, by name; compressed ones are refused, since they are meant and cannot be had."""
     if not root.is_dir():
-        raise NotFound(f"{root} is not a directory", hint="Name the directory that holds the tars", subject=str(root))
+        raise no_directory(root, "with tars", hint="Name the directory that holds the tars")
     found = sorted(
         path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_symlink() or not path.is_dir()
     )
@@ -337,10 +338,10 @@ def _check_keys(plan: _Plan, several: Sequence[Indexed], index_path: Callable[[s
     shared = {key: tars for key, tars in owners.items() if len(tars) > 1}
     if shared:
         message = listing([f"{key} (in {', '.join(tars)})" for key, tars in shared.items()], "sample")
-        hint = f"Tell them apart by their tars: datakit reindex {shlex.quote(str(plan.root))} --keys tar"
-        raise InputError(
-            f"{plan.root} has keys that stand for several samples: {message}", hint=hint, subject=[*shared]
-        )
+        message = f"{plan.root} has keys that stand for several samples: {message}"
+        places = " ".join(shlex.quote(str(place)) for place in dict.fromkeys((plan.root, plan.final)))
+        hint = f"Tell them apart by their tars: datakit reindex {places} --keys tar"
+        raise InputError(message, hint=hint, subject=[*shared])
 
 
 def _describe(plan: _Plan, several: Sequence[Indexed]) -> Contents:

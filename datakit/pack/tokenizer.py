@@ -139,9 +139,8 @@ class Tokenizer:
 
 def _load(model: Path) -> Any:
     if not model.is_dir():
-        raise NotFound(
-            f"{model} is not a directory with a tokenizer", hint="Name a model's directory", subject=str(model)
-        )
+        kind = InputError if model.exists() else NotFound
+        raise kind(f"{model} is not a directory with a tokenizer", hint="Name a model's directory", subject=str(model))
     try:
         from transformers import AutoTokenizer
     except ImportError:

@@ -25,10 +25,20 @@ def no_commit(directory: Path) -> InputError | NotFound:
     """The error of a local path where no manifest is: absent, a file, or a directory without one."""
     if directory.is_dir():
         return nothing_committed(str(directory), hint=held_in(LocalStore(directory), "", where=str(directory)))
-    if directory.exists():
-        message = f"{directory} is a file, not a directory with a commit"
-        return InputError(message, hint=_NAME, subject=str(directory))
-    return not_there(directory)
+    return no_directory(directory, "with a commit", hint=_NAME)
+
+
+def no_directory(path: Path, what: str, *, hint: str) -> InputError | NotFound:
+    """The error of a local path that is to be read and is no directory: a file cannot be used, nothing is not there.
+
+    Args:
+        path: Where it is.
+        what: What the directory would be, such as `with tars`.
+        hint: What to do where a file is.
+    """
+    if not path.exists():
+        return not_there(path)
+    return InputError(f"{path} is a file, not a directory {what}", hint=hint, subject=str(path))
 
 
 def not_there(path: Path) -> NotFound:

@@ -71,7 +71,7 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
     Raises:
         UsageError: It is a URL.
         NotFound: The directory is not there.
-        InputError: It holds no model.
+        InputError: It holds no model, or is a file.
         NotAllowed: It may not be read.
         IntegrityError: A file is not what the manifest says; names the file and the part of it.
     """
@@ -79,7 +79,8 @@ def identify(directory: Path | str, *, quick: bool = False) -> BaseModel:
     with at_door(path):
         if not path.is_dir():
             hint = "Name a local directory with config.json"
-            raise NotFound(f"no base model at {path}", hint=hint, subject=str(path))
+            kind = InputError if path.exists() else NotFound
+            raise kind(f"no base model at {path}", hint=hint, subject=str(path))
         if not (path / "config.json").is_file():
             hint = "Name the directory of a model as transformers saves it"
             raise InputError(f"{path} holds no model: it has no config.json", hint=hint, subject=str(path))

@@ -152,12 +152,14 @@ def look(run: Path, *, quick: bool = True) -> list[Held]:
 
     Raises:
         NotFound: There is no such directory, or it is no run.
+        InputError: It is a file.
         NotAllowed: It may not be read.
     """
     hint = "Name the --output of a training"
     with disk.at_door(run):
         if not run.is_dir():
-            raise NotFound(f"no run at {run}", hint=hint, subject=str(run))
+            kind = InputError if run.exists() else NotFound
+            raise kind(f"no run at {run}", hint=hint, subject=str(run))
         paths = checkpoints(run / CHECKPOINTS_NAME)
         if (run / ADAPTER_DIR).is_dir():
             paths.append(run / ADAPTER_DIR)

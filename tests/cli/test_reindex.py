@@ -154,7 +154,8 @@ def test_hard_links_are_packed_from_a_folder(tars: Path, clean_room: Path) -> No
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["reindex", "nowhere"], 2, "nowhere is not a directory"),
+        (["reindex", "nowhere"], 2, "nowhere is not there"),
+        (["reindex", "theirs/0.tar"], 1, "0.tar is a file, not a directory with tars"),
         (["reindex", "s3://bkt/x"], 2, "reindex works on a local directory"),
         (["reindex", "theirs", "--index", "mds"], 2, "no side files for mds"),
         (["reindex", "theirs", "theirs/0.tar"], 3, "0.tar is not a directory"),

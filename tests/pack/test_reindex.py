@@ -228,7 +228,11 @@ def test_a_key_in_two_tars_is_refused(tars: Path) -> None:
     with pytest.raises(InputError, match=r"1 sample \(img-0003 \(in 000\.tar, 003\.tar\)\)") as caught:
         reindex(tars, workers=1)
 
+    with pytest.raises(InputError) as elsewhere:
+        reindex(tars, tars.parent / "ds", workers=1)
+
     assert caught.value.hint == f"Tell them apart by their tars: datakit reindex {tars} --keys tar"
+    assert elsewhere.value.hint == f"Tell them apart by their tars: datakit reindex {tars} {tars.parent}/ds --keys tar"
     assert not (tars / MANIFEST_NAME).exists()
     assert list(tars.glob("*.arrow")) == []
 
@@ -321,9 +325,9 @@ def test_a_place_without_tars_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_bytes(b"")
 
-    with pytest.raises(NotFound, match="nowhere is not a directory"):
+    with pytest.raises(NotFound, match="nowhere is not there"):
         reindex(tmp_path / "nowhere")
-    with pytest.raises(NotFound, match="file is not a directory"):
+    with pytest.raises(InputError, match="file is a file, not a directory with tars"):
         reindex(tmp_path / "file")
     with pytest.raises(InputError, match=r"empty holds no \.tar file"):
         reindex(tmp_path / "empty")

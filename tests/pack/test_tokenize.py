@@ -431,6 +431,8 @@ def test_places_and_settings_that_cannot_be_are_refused(tmp_path: Path, model: P
         tokenize(tmp_path / "nowhere", tmp_path / "tok", model=model)
     with pytest.raises(NotFound, match="nowhere is not a directory with a tokenizer"):
         tokenize(dataset, tmp_path / "tok", model=tmp_path / "nowhere")
+    with pytest.raises(InputError, match="is not a directory with a tokenizer"):
+        tokenize(dataset, tmp_path / "tok", model=tmp_path / "full" / "notes.txt")
     with pytest.raises(InputError, match="empty holds no tokenizer that can be loaded"):
         tokenize(dataset, tmp_path / "tok", model=tmp_path / "empty")
     with pytest.raises(Refused, match="no manifest names"):

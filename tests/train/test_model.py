@@ -135,6 +135,8 @@ def test_what_is_no_model_is_refused(base_dir: Path, tmp_path: Path) -> None:
 
     with pytest.raises(NotFound, match="no base model"):
         identify(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no base model"):
+        identify(pickled / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"no config\.json"):
         identify(tmp_path)
     with pytest.raises(InputError, match="cannot be loaded"):

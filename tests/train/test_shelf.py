@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import NotFound
+from datakit import InputError, NotFound
 from datakit.storage.commit import commit, verify_commit
 from datakit.storage.copies import State, write_state
 from datakit.train.shelf import (
@@ -213,7 +213,11 @@ def test_a_look_tells_what_lies_there(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_said(tmp_path: Path) -> None:
-    """A path that is not there, and a directory of something else."""
+    """A path that is not there, a file, and a directory of something else."""
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(InputError, match="no run at"):
+        look(tmp_path / "file")
     with pytest.raises(NotFound, match="no run at"):
         look(tmp_path / "nowhere")
     with pytest.raises(NotFound, match="not the directory of a run"):
