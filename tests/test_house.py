@@ -116,6 +116,7 @@ ORDER = [
     "pack/parent",
     "pack/planning",
     "pack/twins",
+    "pack/remarks",
     "pack/choice",
     "pack/result",
     "pack/standing",

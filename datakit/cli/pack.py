@@ -223,7 +223,8 @@ def _change(result: PackResult) -> str:
 
 
 def _facts(result: PackResult, settings: Settings) -> dict[str, object]:
-    from datakit.pack.advice import sentence
+    from datakit.data.shard import LINE_PART
+    from datakit.pack.advice import bundling, sentence
     from datakit.units import format_bytes, format_count, format_number_of
 
     facts: dict[str, object] = {
@@ -235,6 +236,14 @@ def _facts(result: PackResult, settings: Settings) -> dict[str, object]:
     facts["shards of"] = format_bytes(result.size.bytes) + (
         "" if settings.pack.shard_size == "auto" else f", {result.size.reason}"
     )
+    payload = sum(dataset.payload_bytes for dataset in result.datasets)
+    said = bundling(result.shard_bytes, payload_bytes=payload, samples=result.samples)
+    if (
+        said is not None
+        and set(result.part_counts) == {LINE_PART}
+        and not (settings.pack.bundle or settings.pack.index)
+    ):
+        facts["payload"] = f"{format_bytes(payload)}, {said}"
     if result.new_bytes is not None:
         facts["this change"] = _change(result)
     facts["next change"] = sentence(result.changes, total_bytes=result.shard_bytes)

@@ -17,14 +17,21 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from datakit.data.digest import PART_BYTES
+from datakit.data.shard import BLOCK_BYTES
 from datakit.pack.cut import GROUP_SHARDS, Layout
 from datakit.plan.storage import StorePrice
 from datakit.units import agree, format_bytes, format_number_of
 
 Kind: TypeAlias = Literal["edits", "append", "neighbours"]
 
-DEFAULT_REASON = "the default: a small change re-sends little, and reading takes few requests"
-"""With S >= 20 k shards a release of k edits re-sends 5 % at most (1 - (1 - 1/S)^k < k/S)."""
+USUAL_BUNDLE = 16
+"""Lines that share a member where somebody asks how many: a header and half a block of padding are 48 bytes a line."""
+
+WORTH_BYTES = 2**20
+"""Shards of less than this, all together, are not worth a word on how they could be smaller."""
+
+LITTLE = 0.25
+"""The part of a set up to which a release is called little of it."""
 
 BANDWIDTH_BYTES_PER_S = 100 * 10**6
 """A rented machine with 1 Gbit/s; also what one stream from S3 gives (mixpeek/awesome-object-storage, 2026-04)."""
@@ -129,6 +136,20 @@ def next_changes(sizes: Sequence[tuple[int, int]], *, layout: Layout, edits: int
     return scattered, append, Change("neighbours", edits, beside.shards, beside.bytes, beside.at_most)
 
 
+def default_reason(total_bytes: int, *, size_bytes: int, edits: int) -> str:
+    """What to say of the usual size: of a set of few shards some scattered edits change nearly all.
+
+    Args:
+        total_bytes: Bytes of all shards.
+        size_bytes: The usual size.
+        edits: Scattered edits in a usual change.
+    """
+    shards = max(1, -(-total_bytes // size_bytes))
+    if floor_shards(shards, edits) <= LITTLE * shards:
+        return "the default: a small change re-sends little, and reading takes few requests"
+    return "the default: a change re-sends much of a set this small, less of it with a smaller --shard-size"
+
+
 def shard_size(total_bytes: int, *, edits: int, price: StorePrice) -> ShardSize:
     """The shard size for which a release costs least: uploading what `edits` scattered edits change, and one reading.
 
@@ -191,6 +212,23 @@ def sentence(changes: Sequence[Change], *, total_bytes: int) -> str:
 
 def _re_send(edits: int) -> str:
     return f"{format_number_of(edits, 'scattered edit')} {agree(edits, 're-sends', 're-send')}"
+
+
+def bundling(shard_bytes: int, *, payload_bytes: int, samples: int) -> str | None:
+    """What to say of lines that a tar makes more than twice as large; None of any others.
+
+    Args:
+        shard_bytes: Bytes of all shards.
+        payload_bytes: Bytes of the lines.
+        samples: How many there are.
+    """
+    if shard_bytes < WORTH_BYTES or 2 * payload_bytes >= shard_bytes:
+        return None
+    bundled = payload_bytes + samples * (1 + 3 * BLOCK_BYTES // 2 // USUAL_BUNDLE)
+    return (
+        f"{100 * payload_bytes // shard_bytes} % of the shards, the rest are headers and padding: "
+        f"--bundle {USUAL_BUNDLE} makes about {format_bytes(bundled)}"
+    )
 
 
 def small_shards(shards: int, total_bytes: int) -> str | None:

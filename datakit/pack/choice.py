@@ -16,19 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.data.shard import LINE_PART
-from datakit.errors import InputError, IntegrityError, NotFound, UsageError
+from datakit.errors import UsageError
 from datakit.events import Caution, Note, OnEvent
-from datakit.pack.advice import DEFAULT_REASON, Change, ShardSize, next_changes, shard_size, small_shards
+from datakit.pack.advice import Change, ShardSize, default_reason, next_changes, shard_size
 from datakit.pack.cut import AUTO, DEFAULT_SIZE, PackSettings
 from datakit.pack.engines import Crew
 from datakit.pack.parent import open_parent
 from datakit.pack.planning import Plan, Sizes, plan
+from datakit.pack.remarks import of_change, of_plan, of_settings
 from datakit.pack.twins import Reading, known_digests, report, without_twins
 from datakit.source.columns import Spill
 from datakit.source.fetching import Fetched
 from datakit.source.lines import Lines
 from datakit.source.records import Records
-from datakit.storage.commit import read_manifest
 from datakit.units import agree, format_bytes, format_count, format_number_of
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def choose(
     sizes = Sizes.of(records, settings.bundle, spill=local.spill)
     size = _size(sizes.total(chosen), settings, src, stores)
     resolved = replace(settings, shard_size=size.bytes)
-    _tell_of_bundles(settings, on_event)
     if settings.shard_size == AUTO:
         on_event(Note(f"shards of {format_bytes(size.bytes)}: {size.reason}"))
-        _tell_of_another_size(dest, resolved, on_event)
+    for caution in (*of_settings(settings), *of_change(dest, resolved, auto=settings.shard_size == AUTO)):
+        on_event(caution)
 
     def opened(split: str | None, dataset: str) -> View:
         assert parent is not None
@@ -126,8 +126,8 @@ def choose(
         parent=opened if parent is not None else None,
     )
     shards = [(len(shard.at), shard.shard_bytes) for split in planned.splits for shard in split.shards]
-    if (small := small_shards(len(shards), sum(size for _, size in shards))) is not None:
-        on_event(Caution(small, hint=f"Larger ones suit stores and loaders: --shard-size {DEFAULT_SIZE}"))
+    for caution in of_plan(planned):
+        on_event(caution)
     changes = next_changes(shards, layout=settings.layout, edits=settings.expected_edits, sticky=parent is not None)
     requests = sum(split.parent.requests for split in planned.splits if split.parent is not None)
     if records.exact and not isinstance(records, Lines) and (said := _known_twins(records, planned, local.spill)):
@@ -184,8 +184,10 @@ def _size(
     total_bytes: int, settings: PackSettings, src: str | Path, stores: Mapping[str, StoreOptions] | None
 ) -> ShardSize:
     if settings.shard_size != AUTO:
-        default = settings.shard_size == DEFAULT_SIZE
-        return ShardSize(settings.shard_bytes, DEFAULT_REASON if default else "as it was set")
+        if settings.shard_size != DEFAULT_SIZE:
+            return ShardSize(settings.shard_bytes, "as it was set")
+        reason = default_reason(total_bytes, size_bytes=settings.shard_bytes, edits=settings.expected_edits)
+        return ShardSize(settings.shard_bytes, reason)
     from datakit.plan.storage import standard
     from datakit.storage.prices import price_at
 
@@ -194,28 +196,3 @@ def _size(
     known = price if price is not None and price.currency == "USD" else standard("aws-s3")
     assert known is not None
     return shard_size(total_bytes, edits=settings.expected_edits, price=known)
-
-
-def _tell_of_bundles(settings: PackSettings, on_event: OnEvent) -> None:
-    """Say what readers that know nothing of our index will see of bundles."""
-    if settings.bundle is not None and settings.bundle > 1 and settings.index:
-        message = f"{' and '.join(settings.index)} will read each bundle of {settings.bundle} lines as one sample"
-        on_event(Caution(message, hint="Leave --bundle out where other readers should see each record"))
-
-
-def _tell_of_another_size(dest: Path, settings: PackSettings, on_event: OnEvent) -> None:
-    """Say so where a derived size would make every shard of a standing dataset anew."""
-    for path in [dest / split for split in settings.splits] or [dest]:
-        try:
-            before = read_manifest(path).about.get("pack", {}).get("shard_bytes")
-        except (NotFound, InputError, IntegrityError):
-            continue
-        if isinstance(before, int) and before != settings.shard_bytes:
-            on_event(
-                Caution(
-                    f"{path} has shards of {format_bytes(before)}; auto derives {format_bytes(settings.shard_bytes)}"
-                    " now, which changes every shard",
-                    hint=f"Keep its size: --shard-size {before}",
-                )
-            )
-            return

@@ -260,7 +260,16 @@ def _remove_unnamed(final: Path, manifest: Manifest) -> None:
     ours = {entry.name for path in traces for entry in _members_at(path)}
     orphans = sorted(ours - {entry.name for entry in manifest.members})
     for path in (*(final / name for name in orphans), *traces):
-        path.unlink(missing_ok=True)
+        unlink_below(final, path)
+
+
+def unlink_below(top: Path, path: Path) -> None:
+    """Remove a file, and the folders below `top` that this leaves empty."""
+    path.unlink(missing_ok=True)
+    for folder in path.parents:
+        if folder == top or not folder.is_dir() or any(folder.iterdir()):
+            break
+        folder.rmdir()
 
 
 def _members_at(path: Path) -> tuple[FileEntry, ...]:

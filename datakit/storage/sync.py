@@ -25,7 +25,7 @@ from datakit.errors import IntegrityError, NotAllowed, NotFound, Refused
 from datakit.events import Caution, Note, OnEvent, Progress, ignore
 from datakit.storage import disk, etags
 from datakit.storage.access import StoreOptions
-from datakit.storage.commit import NEXT_NAME, lock_path
+from datakit.storage.commit import NEXT_NAME, lock_path, unlink_below
 from datakit.storage.compare import Item, Kind
 from datakit.storage.counts import RequestCounts
 from datakit.storage.filters import Filter
@@ -254,7 +254,8 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
     if manifest is not None:
         _settle(path, plan, durable=knobs.durable)
     for action in _deletions(plan):
-        _unlink(path, action.name)
+        with disk.at_door(path / action.name):
+            unlink_below(path, path / action.name)
         on_event(Note(f"deleted {path / action.name}"))
     return num_unverified
 
@@ -285,16 +286,6 @@ def _tidy(plan: SyncPlan, path: Path) -> None:
     with contextlib.suppress(Refused, NotAllowed), alone(plan, path), disk.at_door(path):
         if plan.held.manifest is not None and coming.is_file() and coming.read_bytes() == plan.held.manifest.to_bytes():
             coming.unlink()
-
-
-def _unlink(top: Path, name: str) -> None:
-    """Remove a file, and the folders that this leaves empty."""
-    with disk.at_door(top / name):
-        (top / name).unlink(missing_ok=True)
-        for folder in (top / name).parents:
-            if folder == top or any(folder.iterdir()):
-                break
-            folder.rmdir()
 
 
 def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:

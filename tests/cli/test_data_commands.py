@@ -318,7 +318,17 @@ def test_a_derived_size_is_explained_once(raw: Path) -> None:
     default = datakit("pack", "raw.jsonl", "other")
 
     assert auto.stderr.count("no other power of two costs less") == 1
-    assert "64.0 MiB, the default: a small change re-sends little, and reading takes few requests\n" in default.stderr
+    assert "64.0 MiB, the default: a change re-sends much of a set this small, less of it" in default.stderr
+
+
+def test_lines_that_a_tar_makes_many_times_larger_are_told_with_the_flag(raw: Path) -> None:
+    """Not of bundles, nor where other readers are to see each line."""
+    write_lines(raw, [b'{"id": "r%d"}' % number for number in range(1100)])
+
+    answers = [datakit("pack", "raw.jsonl", "ds", "--dry-run", *words) for words in ([], ["--bundle", "16"])]
+    answers.append(datakit("pack", "raw.jsonl", "ds", "--dry-run", "--index", "dali"))
+
+    assert ["--bundle 16 makes about" in " ".join(answer.stderr.split()) for answer in answers] == [True, False, False]
 
 
 def test_tiny_shards_are_told_with_what_is_usual(raw: Path) -> None:

@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.data.keys import key_hash
+from datakit.data.shard import bundle_bytes
 from datakit.pack.advice import (
     LARGEST_BYTES,
     SMALLEST_BYTES,
     Change,
+    bundling,
+    default_reason,
     floor_shards,
     next_changes,
     power,
@@ -206,3 +209,30 @@ def test_more_bytes_and_dearer_requests_make_larger_shards() -> None:
     assert by_edits == sorted(by_edits, reverse=True)
     assert shard_size(10**11, edits=16, price=free).bytes <= shard_size(10**11, edits=16, price=dear).bytes
     assert all(one <= two for one, two in itertools.pairwise(by_total))
+
+
+def test_the_usual_size_is_not_called_cheap_for_a_small_set() -> None:
+    """Sixteen scattered edits hit nearly each of few shards, and a tenth of two hundred."""
+    small = default_reason(26 * 2**20, size_bytes=2**26, edits=16)
+    large = default_reason(200 * 2**26, size_bytes=2**26, edits=16)
+
+    assert "re-sends much of a set this small, less of it with a smaller --shard-size" in small
+    assert "re-sends little" in large
+    assert "re-sends much" in default_reason(200 * 2**26, size_bytes=2**26, edits=100)
+
+
+@pytest.mark.parametrize("length", [20, 200, 400])
+def test_what_bundles_would_make_of_lines_is_about_what_they_make(length: int) -> None:
+    """Against the very size of a shard of bundles; of lines that fill their blocks, and of few, nothing is said."""
+    sizes = np.full(20_000, length)
+    payload, lined = int(sizes.sum()), sum(512 + size + -size % 512 for size in sizes.tolist())
+
+    said = bundling(lined, payload_bytes=payload, samples=len(sizes))
+
+    if 2 * payload >= lined:
+        assert said is None
+    else:
+        assert said is not None
+        number, unit = said.split()[-2:]
+        assert float(number) * {"KiB": 2**10, "MiB": 2**20}[unit] == pytest.approx(bundle_bytes(sizes, 16), rel=0.1)
+    assert bundling(lined // 100, payload_bytes=payload // 100, samples=200) is None

@@ -139,5 +139,5 @@ def test_the_command_takes_a_parent_and_says_what_comes_next(tmp_path: Path) -> 
     assert second["result"]["size"] == {"bytes": 4 * 2**20, "reason": "as it was set"}
     assert [change["kind"] for change in second["result"]["changes"]] == ["edits", "append", "neighbours"]
     assert "as it was set" in small.stderr
-    assert "has shards of 16.0 KiB; auto derives" in over.stderr
+    assert "was packed with shards of 16.0 KiB, and now with shards of 64.0 MiB (which auto derives)" in over.stderr
     assert "--shard-size 16384" in over.stderr
