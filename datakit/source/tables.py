@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from datakit.data.rows import DIGEST_BYTES
@@ -118,11 +119,9 @@ def read_back(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """The pieces, each with those before it that were laid down."""
     for piece in pieces:
         for path in piece.laid:
-            with disk.at_door(path), np.load(path) as columns:
-                its: dict[str, Any] = dict(columns)
+            keys, columns = _Held.read(path)
             os.unlink(path)
-            keys = KeyColumn.joined(its.pop("text"), its.pop("lengths"), its.pop("hashes"))
-            yield replace(piece, keys=keys, **its, troubles=(), unnamed=0, laid=())
+            yield replace(piece, keys=keys, **columns, troubles=(), unnamed=0, laid=())
         yield replace(piece, laid=())
 
 
@@ -307,10 +306,25 @@ class _Held:
         }
 
     def write(self, path: str) -> None:
-        """Write them to a file that `read_back` reads."""
+        """Write keys and columns to a file, each behind its size in 8 bytes."""
         keys = KeyColumn.of(self.keys)
         with open(path, "wb") as file:
-            np.savez(file, text=keys.text, lengths=keys.lengths, hashes=keys.hashes(), **self.columns())
+            for column in (keys.text, keys.lengths, keys.hashes(), *self.columns().values()):
+                file.write(column.nbytes.to_bytes(8))
+                file.write(column.tobytes())
+
+    @staticmethod
+    def read(path: str) -> tuple[KeyColumn, dict[str, Any]]:
+        """What `write` has written; without `numpy.save`, whose headers leave work to the garbage collector."""
+
+        def column(like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            size = int.from_bytes(file.read(8))
+            return np.frombuffer(file.read(size), like.dtype).reshape(-1, *like.shape[1:])
+
+        empty, none = _Held().columns(), KeyColumn.of(())
+        with disk.at_door(path), open(path, "rb") as file:
+            keys = KeyColumn.joined(column(none.text), column(none.lengths), column(none.hashes()))
+            return keys, {name: column(like) for name, like in empty.items()}
 
 
 @dataclass
