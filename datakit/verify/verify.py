@@ -204,8 +204,8 @@ def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Cautio
         yield Caution(f"a killed pack or sync left {listing(killed, 'file')}", hint=hint)
     if spare := besides.versions:
         what = f"{format_number_of(len(spare), 'file')} ({format_bytes(spare_bytes)}) of another version"
-        remove = f"datakit sync --delete --max-delete {len(spare)} SRC {shlex.quote(view.where)}"
-        hint = f"Readers that list it take them for data; remove them by a sync from where it comes from: {remove}"
+        flags, where = f"--delete --max-delete {len(spare)}", shlex.quote(view.where)
+        hint = f"Who lists it takes them for data. Repeat its sync with {flags}; or: datakit sync {flags} SRC {where}"
         yield Caution(f"{view.where} also holds {what} of {view.manifest.name}, such as {spare[0]}", hint=hint)
 
 

@@ -35,6 +35,13 @@ def test_each_split_is_told_under_its_place(chat: Path, command: str) -> None:
     assert list(told) == ["chat/held-out", "chat/train"]
 
 
+def test_a_lineage_that_ends_at_a_dataset_says_why(chat: Path) -> None:
+    """A manifest has no source's path in it, and no stage is there."""
+    told = datakit("lineage", "chat/train").stdout
+
+    assert told.endswith("\n  from what, no dvc.lock around it or here records\n")
+
+
 def test_damage_of_one_split_is_found_beside_the_others(chat: Path) -> None:
     """All are looked at before the command ends with 4."""
     flip_bit(chat / "held-out" / read_manifest(chat / "held-out").contents.shards[0].name, 700)

@@ -60,7 +60,8 @@ def test_old_shards_of_a_renewed_dataset_are_no_damage(
     assert report.other_versions_bytes == sum(entry.bytes for entry in renewed.left)
     (caution,) = (event for event in heard if isinstance(event, Caution))
     assert f"{len(renewed.left)} files (" in caution.message
-    assert f"datakit sync --delete --max-delete {len(renewed.left)} SRC {place}" in str(caution.hint)
+    flags = f"--delete --max-delete {len(renewed.left)}"
+    assert f"Repeat its sync with {flags}; or: datakit sync {flags} SRC {place}" in str(caution.hint)
 
 
 def test_the_command_that_is_named_removes_them(renewed: Renewed) -> None:
