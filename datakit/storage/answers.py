@@ -89,8 +89,7 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
     text, kind = str(error), type(error).__name__
     status = int(match.group(1)) if (match := _STATUS.search(text)) else None
     if _METADATA_SERVICE in text:
-        hint = _CREDENTIALS.get(asked.url.partition("://")[0], _CREDENTIALS["s3"])
-        return NotAllowed(f"no credentials were found for {asked.url}{asked.at}", hint=hint, subject=asked.url)
+        return no_credentials(asked)
     if kind == "AlreadyExistsError":
         return already_there(asked.where)
     if kind == "InvalidPathError" and (key := _INVALID_PATH.search(text)):
@@ -146,7 +145,7 @@ def refused(status: int, text: str, asked: Asked) -> DatakitError:
         return IntegrityError(f"{where} holds fewer bytes than it should", hint="It was replaced, or is not whole")
     if status == 404:
         return NotFound(f"{where} is not there{at}", hint="Check its name, and what was put there", subject=where)
-    if status < 500 and status not in (307, 408, 429) and code not in _PASSING:
+    if (status < 500 or status == 501) and status not in (307, 408, 429) and code not in _PASSING:
         hint = "Check the address, the endpoint and the region"
         return DatakitError(f"{where}{at}: the store refused the request ({said})", hint=hint, subject=where)
     return Throttled(f"{where}{at}: the store is busy or broken ({said})", hint="Try again later", subject=where)
@@ -156,6 +155,12 @@ def no_key(key: str) -> UsageError:
     """The error of a key that obstore does not take."""
     message = f"{key!a} cannot be the key of an object: obstore takes no control characters and no empty step"
     return UsageError(message, hint="Rename it", subject=ascii(key))
+
+
+def no_credentials(asked: Asked) -> NotAllowed:
+    """The error of a store for which nobody knows who asks."""
+    hint = _CREDENTIALS.get(asked.url.partition("://")[0], _CREDENTIALS["s3"])
+    return NotAllowed(f"no credentials were found for {asked.url}{asked.at}", hint=hint, subject=asked.url)
 
 
 def no_answer(asked: Asked, reason: str) -> StoreUnavailable:

@@ -44,10 +44,11 @@ def expected(
     if target.path is None:
         replaced = {*difference.damaged, *difference.derived}
         new = [held.kind == "commit" and item.name not in replaced for item in difference.move]
-        # an upload in parts of what is to be new first looks whether something is there
+        # an upload in parts first looks whether what is to be new is there, and lists what others have begun, in S3
         looks = sum(look for count, look in zip(parts, new, strict=True) if count > 1)
+        lists = sum(count > 1 for count in parts) if target.store.url.startswith("s3://") else 0
         puts = sum(1 if count <= 1 else count + 2 for count in parts)
-        requests = RequestCounts(put=puts + manifests, head=looks, delete=len(extra), bytes_out=moved)
+        requests = RequestCounts(put=puts + manifests, head=looks, list=lists, delete=len(extra), bytes_out=moved)
         found.append((target, requests))
     return tuple(charge(place.store.url, place.store.options, requests) for place, requests in found)
 

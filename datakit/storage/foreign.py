@@ -22,7 +22,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked, changed, no_answer
 from datakit.storage.counts import Account, Meter, RequestCounts
 from datakit.storage.limits import Gate
-from datakit.storage.objects import Blob, Chunks, ObjectInfo, shown
+from datakit.storage.objects import Blob, Body, ObjectInfo, shown
 from datakit.storage.prices import price_by
 from datakit.storage.wire import PIECE_BYTES
 
@@ -154,7 +154,7 @@ class FsspecStore:
         """Refused."""
         raise self._read_only(key)
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:  # noqa: ARG002 -- of the protocol
+    def upload(self, key: str, body: Body, **how: Any) -> ObjectInfo:  # noqa: ARG002 -- of the protocol
         """Refused."""
         raise self._read_only(key)
 

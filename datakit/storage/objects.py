@@ -6,11 +6,12 @@ retries (that is `retry`) or verifies contents (that is `transfer`).
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeVar
 
 from datakit.data.digest import Buffer
 from datakit.errors import InputError, Refused, UsageError
@@ -20,6 +21,8 @@ from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import RequestCounts
 from datakit.storage.limits import Gate
 from datakit.storage.regular import open_regular
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,48 @@ class Blob:
     data: bytes
 
 
-Chunks: TypeAlias = Callable[[], Iterable[bytes]]
-"""Gives the body of an upload from its beginning, each time it is called."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an object to be: its number, from 1, its bytes, and their binary md5."""
+
+    number: int
+    data: bytes
+    md5: bytes
+
+
+class Body(Protocol):
+    """What an upload puts: parts of one size, but for the last."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all parts."""
+        ...
+
+    @property
+    def part_bytes(self) -> int:
+        """Of each part but the last."""
+        ...
+
+    def parts(self) -> Iterator[Part]:
+        """All parts, from the first at each call; an error at the end where they are not what they should be."""
+        ...
+
+    def md5_of(self, number: int) -> builtins.bytes:
+        """The binary md5 of one part, without a look at the others."""
+        ...
+
+
+class Patience(Protocol):
+    """How often something is done again that fails."""
+
+    def __call__(self, act: Callable[[], T], /) -> T:
+        """What it gives; or its error, when it has failed often enough."""
+        ...
+
+
+def once(act: Callable[[], T]) -> T:
+    """No patience at all."""
+    return act()
 
 
 class Store(Protocol):
@@ -100,8 +143,10 @@ class Store(Protocol):
         """Put a small object by one request; only if there is none (`create`), or only over a version (`replaces`)."""
         ...
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
-        """Put a large object in parts of `part_bytes`, several at a time."""
+    def upload(
+        self, key: str, body: Body, *, connections: int, create: bool = False, patience: Patience = once
+    ) -> ObjectInfo:
+        """Put a large object, several parts at a time; `create` holds where the store can decide it at the end."""
         ...
 
     def delete(self, key: str) -> None:
@@ -215,14 +260,17 @@ class LocalStore:
         disk.write_atomic(path, data)
         return self.head(key)
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:  # noqa: ARG002 -- a local file has neither
-        """Put a file piece by piece, in one step at the end."""
+    def upload(self, key: str, body: Body, *, create: bool = False, **how: Any) -> ObjectInfo:  # noqa: ARG002 -- a local disk needs neither
+        """Put a file part by part, in one step at the end."""
         path = self._path(key)
+        with disk.at_door(path):
+            if create and path.exists():
+                raise already_there(f"{self.url}/{key}")
         disk.make_dirs(path.parent)
         with disk.atomic_file(path) as file:
-            for chunk in chunks():
+            for part in body.parts():
                 with disk.at_door(path):
-                    file.write(chunk)
+                    file.write(part.data)
         return self.head(key)
 
     def delete(self, key: str) -> None:

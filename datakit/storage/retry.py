@@ -23,7 +23,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Throttled
 from datakit.storage.counts import RequestCounts
 from datakit.storage.limits import Gate
-from datakit.storage.objects import Blob, Chunks, ObjectInfo, Store, joined
+from datakit.storage.objects import Blob, Body, ObjectInfo, Patience, Store, joined
 
 T = TypeVar("T")
 
@@ -195,9 +195,12 @@ class PatientStore:
         """See `Store.write`."""
         return self._pace.call(lambda: self._store.write(key, data, create=create, replaces=replaces))
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
-        """See `Store.upload`; it is tried again from the beginning."""
-        return self._pace.call(lambda: self._store.upload(key, chunks, part_bytes=part_bytes, connections=connections))
+    def upload(
+        self, key: str, body: Body, *, connections: int, create: bool = False, patience: Patience | None = None
+    ) -> ObjectInfo:
+        """See `Store.upload`; each request of it has the patience, where the store makes them one by one."""
+        call = patience or self._pace.call
+        return self._store.upload(key, body, connections=connections, create=create, patience=call)
 
     def tags_bytes(self, key: str) -> bool:
         """See `Store.tags_bytes`."""

@@ -1,8 +1,8 @@
 """store: object storage behind the protocol of `objects`, and the place that a path or a URL names.
 
-Promises: requests are counted by class as they are made (but for retries inside a multipart upload, which obstore does
-not tell); a read gets exactly the bytes of the version that it asked for, or an error; whatever obstore says leaves as
-an error of ours, with a sentence and without a secret.
+Promises: requests are counted by class as they are made (but for retries inside a multipart upload to other stores than
+S3, which obstore does not tell); a read gets exactly the bytes of the version that it asked for, or an error; whatever
+obstore says leaves as an error of ours, with a sentence and without a secret.
 
 obstore hangs in a forked child, so it is imported here alone, inside functions, and a child that was forked from a
 process that had used a store is refused instead of hanging.
@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
@@ -24,13 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 from datakit.data.digest import Buffer
 from datakit.errors import DatakitError, IntegrityError, NotAllowed, UsageError
 from datakit.storage.access import SCHEMES, StoreOptions, nearest, refuse_reserved, refuse_s3_options, refuse_slips
+from datakit.storage.addresses import Addresses
 from datakit.storage.answers import Asked, already_there, changed, is_mute, no_answer, no_key, translated
 from datakit.storage.client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, connect
 from datakit.storage.counts import Account, Meter, RequestCounts
 from datakit.storage.foreign import FsspecStore, known_schemes, unknown_scheme
 from datakit.storage.limits import Gate
-from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, Store, joined, shown
+from datakit.storage.multipart import Multipart
+from datakit.storage.objects import Blob, Body, LocalStore, ObjectInfo, Patience, Store, joined, once, shown
 from datakit.storage.prices import price_by
+from datakit.storage.s3 import S3Calls
 from datakit.storage.wire import PIECE_BYTES, Wire, is_direct, is_weak
 
 __all__ = ["Location", "ObjectInfo", "ObstoreStore", "Store", "StoreOptions", "open_location"]
@@ -42,11 +43,6 @@ if TYPE_CHECKING:
 LIST_PAGE = 1000
 """Objects in one answer to a LIST request, the most that S3 gives."""
 
-SIGNED_S = 300
-"""How long a signed address is used; it is valid for twice that. Stores refuse what was signed over 15 minutes ago."""
-
-MAX_ADDRESSES = 10_000
-"""Signed addresses kept, some 5 MB; signing one more takes less than a request does."""
 
 UPLOAD_RETRIES = 5
 """Tries of obstore's own for one part of a multipart upload: one lost part must not begin the whole upload anew."""
@@ -67,8 +63,10 @@ class ObstoreStore:
         self._client: ObjectStore | None = None
         self._uploader: ObjectStore | None = None
         self._wire = Wire(connect_timeout_s=CONNECT_TIMEOUT_S, read_timeout_s=READ_TIMEOUT_S)
-        self._addresses: dict[str, tuple[str, float]] = {}
+        self._addresses = Addresses()
         self._guard = threading.Lock()
+        is_s3 = url.startswith("s3://")
+        self._calls = S3Calls(url, options, meter=self._meter) if is_s3 else None
         self._pid = os.getpid()
 
     @property
@@ -154,8 +152,7 @@ class ObstoreStore:
             except NotAllowed:
                 if not known:
                     raise
-                # signed by a clock that stood still meanwhile, or with credentials that have ended since
-                self._addresses.pop(key, None)
+                self._addresses.forget(key)
                 pieces = self._pieces(client, asked, start=start, stop=stop, etag=etag)
                 piece = next(pieces, None)
             while piece is not None:
@@ -182,14 +179,7 @@ class ObstoreStore:
 
         if not self._url.startswith("s3://") or self._options.anonymous:
             return None
-        with self._guard:
-            url, expires_at = self._addresses.get(key, ("", 0.0))
-        if time.monotonic() > expires_at:
-            url = obstore.sign(cast("S3Store", client), "GET", key, timedelta(seconds=2 * SIGNED_S))
-            with self._guard:
-                if len(self._addresses) >= MAX_ADDRESSES:
-                    self._addresses.clear()
-                self._addresses[key] = (url, time.monotonic() + SIGNED_S)
+        url = self._addresses.of(key, lambda life: obstore.sign(cast("S3Store", client), "GET", key, life))
         return url if is_direct(url) else None
 
     def write(self, key: str, data: Buffer, *, create: bool = False, replaces: str | None = None) -> ObjectInfo:
@@ -225,16 +215,23 @@ class ObstoreStore:
         if etag != replaces:
             raise changed(f"{self._url}/{key}")
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
-        """A multipart upload: one PUT to begin, one a part, one to complete; an error aborts it."""
-        sent = 0
+    def upload(
+        self, key: str, body: Body, *, connections: int, create: bool = False, patience: Patience = once
+    ) -> ObjectInfo:
+        """A multipart upload. Of S3: see `multipart`; of others one PUT to begin, one a part, one to complete."""
+        if self._calls is not None:
+            return Multipart(
+                self._calls, key, body, head=self.head, connections=connections, create=create, patience=patience
+            ).put()
+        return patience(lambda: self._upload(key, body, connections=connections))
+
+    def _upload(self, key: str, body: Body, *, connections: int) -> ObjectInfo:
+        """By obstore: an error aborts it, and another try begins anew."""
 
         def counted() -> Iterator[bytes]:
-            nonlocal sent
-            for chunk in chunks():
-                yield chunk
-                sent += len(chunk)
-                self._meter.add(put=1, bytes_out=len(chunk))
+            for part in body.parts():
+                yield part.data
+                self._meter.add(put=1, bytes_out=len(part.data))
 
         with self._door(key):
             import obstore
@@ -242,9 +239,10 @@ class ObstoreStore:
             with self._guard:
                 self._uploader = self._uploader or connect(self._url, self._options, retries=UPLOAD_RETRIES)
             self._meter.add(put=1)  # begins the multipart upload
-            result = obstore.put(self._uploader, key, counted(), chunk_size=part_bytes, max_concurrency=connections)
+            size = body.part_bytes
+            result = obstore.put(self._uploader, key, counted(), chunk_size=size, max_concurrency=connections)
             self._meter.add(put=1)  # completes it
-            return ObjectInfo(key, sent, result["e_tag"])
+            return ObjectInfo(key, body.bytes, result["e_tag"])
 
     def delete(self, key: str) -> None:
         """One DELETE."""

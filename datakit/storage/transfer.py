@@ -10,7 +10,6 @@ It does not decide what to move (that is `sync`), and makes nothing visible unde
 from __future__ import annotations
 
 import hashlib
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,15 +18,10 @@ from dataclasses import dataclass
 from datakit.data.digest import PART_BYTES, Buffer
 from datakit.errors import IntegrityError, UsageError
 from datakit.storage import disk, etags
+from datakit.storage.crew import OnBytes, Task, drive
 from datakit.storage.objects import Store
 from datakit.storage.partial import Fetch, Inspector, Partial
 from datakit.storage.retry import DAMAGE_TRIES, Pace, PatientStore
-
-STOP_WAIT_S = 3.0
-"""How long an interrupted transfer waits for requests under way; what they bring later goes nowhere visible.
-
-A part of 16 MiB comes in that time at 45 Mbit/s; Kubernetes kills 30 s after its SIGTERM, and write-back wants 20.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +62,6 @@ class Knobs:
         return max(1, min(self.connections, self.window_bytes // self.part_bytes))
 
 
-OnBytes = Callable[[int], None]
 OnFile = Callable[[Fetch], None]
 
 
@@ -111,11 +104,8 @@ def download(
             partial.close()
 
     tasks = _fetch_tasks(patient, fetches, knobs, opened, unproven, on_file)
-    drive(tasks, workers=knobs.workers, pace=pace, on_bytes=on_bytes, on_idle=close)
+    drive(tasks, workers=knobs.workers, on_bytes=on_bytes, on_stop=pace.stop, on_idle=close)
     return sorted(unproven)
-
-
-Task = Callable[[], int]
 
 
 def _fetch_tasks(
@@ -227,62 +217,3 @@ def _has_plain_tag(fetch: Fetch, start: int, stop: int) -> bool:
     """Whether these bytes are a whole object for which no manifest speaks, but its tag does."""
     whole = stop - start == fetch.bytes
     return whole and fetch.entry is None and etags.part_sizes(fetch.etag, fetch.bytes) == (0,)
-
-
-def drive(
-    tasks: Iterable[Task],
-    *,
-    workers: int,
-    pace: Pace,
-    on_bytes: OnBytes,
-    on_idle: Callable[[], None] = lambda: None,
-) -> None:
-    """Do tasks on threads; progress and the first error come out in this thread.
-
-    `on_idle` is called when no worker is left, which after Ctrl-C may be never: what they hold open stays open then.
-    """
-    source = iter(tasks)
-    guard = threading.Lock()
-    said: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
-    stopped = threading.Event()
-
-    def work() -> None:
-        try:
-            while not stopped.is_set():
-                with guard:
-                    task = next(source, None)
-                if task is None:
-                    break
-                said.put(task())
-        except BaseException as error:  # noqa: BLE001 -- it is raised again in the thread that asked
-            said.put(error)
-        finally:
-            said.put(None)
-
-    threads = [threading.Thread(target=work, name=f"datakit-transfer-{n}", daemon=True) for n in range(workers)]
-    for thread in threads:
-        thread.start()
-    first: BaseException | None = None
-    running = len(threads)
-    try:
-        while running:
-            item = said.get()
-            if item is None:
-                running -= 1
-            elif isinstance(item, int):
-                on_bytes(item)
-            elif first is None:
-                first = item
-                stopped.set()
-                pace.stop()
-    except BaseException:
-        stopped.set()
-        pace.stop()
-        for thread in threads:
-            thread.join(STOP_WAIT_S / len(threads))
-        if not any(thread.is_alive() for thread in threads):
-            on_idle()
-        raise
-    on_idle()
-    if first is not None:
-        raise first

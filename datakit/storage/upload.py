@@ -8,6 +8,7 @@ of an upload and is proven to be wrong is removed again.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -18,14 +19,13 @@ from datakit.data.digest import FileEntry, crc32c, damaged
 from datakit.errors import DatakitError, IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
 from datakit.storage.answers import already_there
-from datakit.storage.objects import ObjectInfo, Store
+from datakit.storage.crew import OnBytes, drive
+from datakit.storage.objects import ObjectInfo, Part, Store
 from datakit.storage.partial import Fetch, Inspector
+from datakit.storage.profiles import MAX_PARTS
 from datakit.storage.regular import open_regular
 from datakit.storage.retry import Pace, PatientStore
-from datakit.storage.transfer import Knobs, OnBytes, drive
-
-MAX_PARTS = 10_000
-"""Parts in a multipart upload (Amazon S3 limits)."""
+from datakit.storage.transfer import Knobs
 
 PART_CONNECTIONS = 4
 """Parts of one file under way in an upload; several files go up at once besides.
@@ -44,8 +44,8 @@ class Put:
         bytes: Its size.
         entry: What its bytes must be, or None where no manifest says it.
         md5: Their md5, where the object is addressed by it; compared before the object appears.
-        create: Whether an object that is there already, with other bytes, is an error. S3 decides that within one PUT;
-            for an upload in parts a look before it has to do.
+        create: Whether an object that is there already, with other bytes, is an error. S3 decides that at the end; for
+            an upload in parts to other stores, or to one that cannot decide it, a look before it has to do.
     """
 
     path: Path
@@ -71,7 +71,7 @@ def upload(store: Store, puts: Sequence[Put], *, knobs: Knobs, pace: Pace, on_by
     large = [put for put in puts if put.bytes > knobs.part_bytes]
     for batch, workers in ((large, in_hand), (small, knobs.workers)):
         tasks = (_Upload(put, patient, undo, part_bytes=knobs.part_bytes).run for put in batch)
-        drive(tasks, workers=workers, pace=pace, on_bytes=on_bytes)
+        drive(tasks, workers=workers, on_bytes=on_bytes, on_stop=pace.stop)
 
 
 def _upload_part_bytes(size_bytes: int, part_bytes: int) -> int:
@@ -118,7 +118,7 @@ class _Upload:
 
     def _put_small(self) -> ObjectInfo | None:
         """The new object; None where it is there already."""
-        data = b"".join(self._source.chunks())
+        data = b"".join(part.data for part in self._source.parts())
         try:
             return self._store.write(self._put.key, data, create=self._put.create)
         except Refused:
@@ -128,18 +128,23 @@ class _Upload:
             raise
 
     def _put_large(self) -> ObjectInfo | None:
-        """The same in parts, which cannot be told not to overwrite: what is there must be of a run that was killed."""
-        if self._put.create:
+        """The same in parts; a look before it saves sending what a run that was killed may have put."""
+        create = self._put.create
+        if create:
             # a bucket that is not there is said by the upload
             with contextlib.suppress(NotFound):
                 there = self._store.head(self._put.key)
-                for _ in self._source.chunks():
+                for _ in self._source.parts():
                     pass
                 if self._is_ours(there):
                     return None
                 raise already_there(self._where)
-        chunks, part_bytes = self._source.chunks, self._part_bytes
-        return self._store.upload(self._put.key, chunks, part_bytes=part_bytes, connections=PART_CONNECTIONS)
+        try:
+            return self._store.upload(self._put.key, self._source, connections=PART_CONNECTIONS, create=create)
+        except Refused:
+            if create and self._is_ours(self._store.head(self._put.key)):  # of another, quicker by minutes
+                return None
+            raise
 
     @property
     def _tag(self) -> str:
@@ -179,23 +184,31 @@ _EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 class _Source:
-    """A local file as the chunks of an upload, checked and digested while it is read."""
+    """A local file as the parts of an upload, checked and digested while they are read."""
 
     def __init__(self, put: Put, *, part_bytes: int) -> None:
         self._put = put
-        self._part_bytes = part_bytes
-        self.md5s: list[bytes] = []
+        self.bytes = put.bytes
+        self.part_bytes = part_bytes
+        self.md5s: list[builtins.bytes] = []
         self.crcs: list[int] = []
 
-    def chunks(self) -> Iterator[bytes]:
+    def md5_of(self, number: int) -> builtins.bytes:
+        """Of one part, whatever else was read."""
+        with disk.at_door(self._put.path), open_regular(self._put.path) as file:
+            file.seek((number - 1) * self.part_bytes)
+            return hashlib.md5(_read_full(file, self.part_bytes), usedforsecurity=False).digest()
+
+    def parts(self) -> Iterator[Part]:
+        """The file from its beginning; an error at the end, where it is not what it should be."""
         put = self._put
         self.md5s, self.crcs = [], []
         seen, grown = 0, False
-        several = put.md5 is not None and put.bytes > self._part_bytes
+        several = put.md5 is not None and put.bytes > self.part_bytes
         whole = hashlib.md5(usedforsecurity=False) if several else None
         with disk.at_door(put.path), open_regular(put.path) as file:
             inspector = Inspector(Fetch(put.key, put.path, put.bytes, entry=put.entry), 0, where=str(put.path))
-            while data := _read_full(file, self._part_bytes):
+            while data := _read_full(file, self.part_bytes):
                 grown = seen + len(data) > put.bytes
                 if grown:
                     break
@@ -205,7 +218,7 @@ class _Source:
                 seen += len(data)
                 if whole is not None:
                     whole.update(data)
-                yield data
+                yield Part(len(self.md5s), data, self.md5s[-1])
             if grown or seen != put.bytes:
                 message = f"{put.path} changed while it was uploaded: it had {put.bytes} bytes"
                 raise IntegrityError(message, hint="Run it again when nobody writes to it", subject=str(put.path))

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from datakit.data.digest import Buffer
 from datakit.data.manifest import MANIFEST_NAME, Manifest
@@ -27,7 +27,7 @@ from datakit.storage.answers import changed
 from datakit.storage.commit import parse_manifest
 from datakit.storage.counts import RequestCounts
 from datakit.storage.limits import Gate
-from datakit.storage.objects import Blob, Chunks, LocalStore, ObjectInfo, joined
+from datakit.storage.objects import Blob, Body, LocalStore, ObjectInfo, joined
 from datakit.storage.retry import DAMAGE_TRIES, Pace
 from datakit.storage.store import Location
 from datakit.version.dvc import Out, Tree, object_key
@@ -162,7 +162,7 @@ class TreeStore:
         """A version is not written to."""
         raise self._fixed()
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:  # noqa: ARG002 -- never done
+    def upload(self, key: str, body: Body, **how: Any) -> ObjectInfo:  # noqa: ARG002 -- never done
         """A version is not written to."""
         raise self._fixed()
 

@@ -18,7 +18,7 @@ from datakit.source.scan import Sources, scan
 from datakit.storage import store
 from datakit.storage.objects import Blob, Store
 from datakit.storage.store import Location
-from support.memory import MemoryStore
+from support.memory import MemoryBody, MemoryStore
 from support.packing import tree
 
 
@@ -263,7 +263,7 @@ def test_a_tag_of_unknown_parts_needs_two_readings_that_agree(
     """A part size that no usual tool has: the bytes are believed when they have come twice."""
     monkeypatch.setattr(fetching, "SMALL_BYTES", 5)
     lines = [b'{"id": 1}\n', b'{"id": 2}\n']
-    memory.upload("raw/a.jsonl", lambda: lines, part_bytes=10, connections=1)
+    memory.upload("raw/a.jsonl", MemoryBody(b"".join(lines), part_bytes=10), connections=1)
     flips[0] = times
     before = memory.requests.get
 

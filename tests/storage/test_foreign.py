@@ -30,6 +30,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked
 from datakit.storage.foreign import FsspecStore, translated
 from datakit.storage.store import open_location
+from support.memory import MemoryBody
 from support.packing import raw_lines, tree, write_lines, write_pairs
 from support.s3server import S3Server
 
@@ -111,7 +112,7 @@ def test_nothing_is_written(place: str) -> None:
 
     for act in (
         lambda: store.write("x", b"x"),
-        lambda: store.upload("x", lambda: [b"x"], part_bytes=1, connections=1),
+        lambda: store.upload("x", MemoryBody(b"x", part_bytes=1), connections=1),
         lambda: store.delete("x"),
     ):
         with pytest.raises(UsageError, match="does not write to them"):

@@ -53,7 +53,7 @@ def test_a_plan_says_how_many_requests_its_run_makes(bucket: str, tmp_path: Path
 
     result_down = sync(f"{bucket}/ds", tmp_path / "copy")
 
-    assert up.requests == (1 + 2 + 2) + 1 + 1 + 1
+    assert up.requests == (1 + 1 + 2 + 2) + 1 + 1 + 1
     assert result.requests.total == planning + up.requests
     assert down.requests == 2 + 1
     assert result_down.requests.total == planning_down + down.requests

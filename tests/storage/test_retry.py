@@ -10,7 +10,7 @@ from datakit.errors import IntegrityError, Interrupted, NotFound, StoreUnavailab
 from datakit.storage.answers import Throttled
 from datakit.storage.objects import Blob
 from datakit.storage.retry import CONTACT_RETRIES, Pace, PatientStore
-from support.memory import MemoryStore
+from support.memory import MemoryBody, MemoryStore
 
 
 class Flaky:
@@ -204,7 +204,7 @@ def test_a_patient_store_passes_everything_on() -> None:
     patient = PatientStore(store, pace=eager(1))
 
     patient.write("a/b", b"12345")
-    patient.upload("a/c", lambda: [b"1", b"2"], part_bytes=1, connections=1)
+    patient.upload("a/c", MemoryBody(b"12", part_bytes=1), connections=1)
     listed = patient.list("a")
     blob = patient.fetch("a/b")
     head = patient.head("a/b")

@@ -15,6 +15,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.store import ObstoreStore, open_location
 from support.faulty import Fault, FaultyServer
+from support.memory import MemoryBody
 from support.process import run_code
 from support.s3server import S3Server
 
@@ -118,7 +119,7 @@ def test_a_place_that_cannot_be_is_refused(place: str, stores: Mapping[str, Stor
 
 
 def test_every_request_is_counted_by_class(s3: S3Server, bucket: str) -> None:
-    """One call, one count; a multipart upload of two parts is four PUTs; bytes are those of bodies."""
+    """One call, one count; an upload of two parts is a LIST and four PUTs; bytes are those of bodies."""
     store = open_location(bucket).store
 
     store.write("a", b"12345")
@@ -126,11 +127,13 @@ def test_every_request_is_counted_by_class(s3: S3Server, bucket: str) -> None:
     store.read("a", start=1, stop=3)
     store.head("a")
     store.list("")
-    store.upload("b", lambda: [bytes(5 * 2**20), b"x"], part_bytes=5 * 2**20, connections=1)
+    store.upload("b", MemoryBody(bytes(5 * 2**20 + 1), part_bytes=5 * 2**20), connections=1)
     store.delete("a")
 
     large = 5 * 2**20 + 1
-    assert store.requests == RequestCounts(get=2, head=1, put=1 + 4, list=1, delete=1, bytes_in=7, bytes_out=5 + large)
+    assert store.requests == RequestCounts(
+        get=2, head=1, put=1 + 4, list=1 + 1, delete=1, bytes_in=7, bytes_out=5 + large
+    )
 
 
 def test_refused_requests_are_counted_too(faulty: FaultyServer) -> None:
@@ -251,7 +254,7 @@ def test_a_missing_bucket_is_said_by_name(s3: S3Server) -> None:
         lambda: store.read("a", start=0, stop=1),
         lambda: store.list(""),
         lambda: store.write("a", b"x"),
-        lambda: store.upload("a", lambda: [bytes(100)], part_bytes=5 * 2**20, connections=1),
+        lambda: store.upload("a", MemoryBody(bytes(100), part_bytes=5 * 2**20), connections=1),
     ):
         with pytest.raises(NotFound, match="bucket s3://no-such-bucket does not exist"):
             ask()
@@ -353,7 +356,7 @@ def test_an_address_that_is_refused_is_signed_once_more(faulty: FaultyServer) ->
 
 def test_kept_addresses_are_bounded(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dataset of a million files does not fill the memory with their addresses."""
-    monkeypatch.setattr("datakit.storage.store.MAX_ADDRESSES", 3)
+    monkeypatch.setattr("datakit.storage.addresses.MAX_ADDRESSES", 3)
     store = ObstoreStore(faulty.url, options=StoreOptions.from_environment(faulty.env))
     for number in range(10):
         faulty.put(f"{number}", b"1")

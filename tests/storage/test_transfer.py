@@ -363,9 +363,9 @@ def test_an_encrypted_object_is_not_taken_for_a_damaged_one(faulty: FaultyServer
 
 
 @pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
-def test_a_bit_flipped_on_the_way_up_is_found(faulty: FaultyServer, tmp_path: Path, data: bytes) -> None:
+def test_a_bit_that_the_store_keeps_wrong_is_found(faulty: FaultyServer, tmp_path: Path, data: bytes) -> None:
     """The tag is another, and reading back shows which bytes: no upload is called done that is not."""
-    faulty.faults = [Fault("flip", method="PUT", times=99)]
+    faulty.faults = [Fault("rot", method="PUT", times=99)]
 
     with pytest.raises(IntegrityError, match="read back with crc32c"):
         put(open_location(faulty.url).store, file(tmp_path, data))

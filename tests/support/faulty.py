@@ -1,11 +1,13 @@
 """faulty: a small S3 server that cuts, stalls, lies, throttles and refuses on demand, over real HTTP on the loopback.
 
-It knows GET with ranges and If-Match, HEAD, LIST (version 2), PUT with If-None-Match, multipart uploads, DELETE and the
-deletion of several, of one bucket. Faults are scripted: each names the requests it falls on and how often.
+It knows GET with ranges and If-Match, HEAD, LIST (version 2), PUT with If-None-Match, multipart uploads with
+Content-MD5 and their lists, DELETE and the deletion of several, of one bucket. Faults are scripted: each names the
+requests it falls on and how often; `UPLOADS` and `PARTS` are methods there, for the lists of uploads and of parts.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import re
@@ -16,6 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
+from support.uploads import Unfit, Uploads
+
 BUCKET = "bkt"
 
 Kind = Literal[
@@ -25,7 +29,10 @@ Kind = Literal[
     "cut",  # half of the body, then the connection is closed
     "stall",  # half of the body, then nothing, until the test ends
     "hold",  # the request waits, undone, until the test ends
-    "flip",  # one bit of the body is wrong
+    "flip",  # one bit of the body is wrong; of one that comes in, on the way
+    "rot",  # one bit of a body is kept wrong
+    "late-error",  # 200, and an error as its body
+    "not-implemented",  # 501
     "shift",  # the range is another one than was asked for
     "whole",  # 200 and the whole object where a range was asked for
     "replace",  # the object is replaced before it is read
@@ -45,6 +52,7 @@ CREDENTIALS = ("authorization", "x-amz-security-token")
 
 CODES = {
     "busy": (503, "SlowDown"),
+    "not-implemented": (501, "NotImplemented"),
     "many": (429, "TooManyRequests"),
     "broken": (500, "InternalError"),
     "denied": (403, "AccessDenied"),
@@ -71,14 +79,19 @@ class FaultyServer:
 
     endpoint: str = ""
     objects: dict[str, tuple[bytes, str]] = field(default_factory=dict)
-    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    uploads: Uploads = field(init=False)
+    now_s: float = 1_800_000_000.0
     faults: list[Fault] = field(default_factory=list)
     log: list[tuple[str, str, str]] = field(default_factory=list)
     guard: threading.Lock = field(default_factory=threading.Lock)
     released: threading.Event = field(default_factory=threading.Event)
+    conditional_ends: bool = True
     opaque_tags: bool = False
     sealed: bool = False
     credentials: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.uploads = Uploads(self.tag_of)
 
     @property
     def url(self) -> str:
@@ -95,13 +108,16 @@ class FaultyServer:
 
     def put(self, key: str, data: bytes, tag: str | None = None) -> str:
         """Put an object from outside; gives its tag."""
-        tag = f'"{tag or hashlib.md5(data).hexdigest()}"'
-        if self.sealed:
-            tag = f'"{hashlib.md5(b"sealed" + data).hexdigest()}"'
-        if self.opaque_tags:
-            tag = f'"0x{hashlib.sha1(data).hexdigest()[:12]}"'
+        tag = self.tag_of(data, tag)
         self.objects[key] = (data, tag)
         return tag
+
+    def tag_of(self, data: bytes, md5: str | None = None) -> str:
+        if self.opaque_tags:
+            return f'"0x{hashlib.sha1(data).hexdigest()[:12]}"'
+        if self.sealed:
+            return f'"{hashlib.md5(b"sealed" + data).hexdigest()}"'
+        return f'"{md5 or hashlib.md5(data).hexdigest()}"'
 
     def asked(self, method: str, key: str = ".*") -> list[tuple[str, str, str]]:
         """Requests of a method for keys that match."""
@@ -132,6 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         key, query = self.target()
+        if "uploads" in query or "uploadId" in query:
+            return self.list_uploads(key, query)
         fault = self.begin(key)
         if fault in CODES or fault == "hang-up":
             self.refuse(fault)
@@ -140,6 +158,26 @@ class _Handler(BaseHTTPRequestHandler):
             self.list_objects(*asked, torn=fault == "torn-list")
         else:
             self.send_object(key, fault)
+        return None
+
+    def list_uploads(self, key: str, query: dict[str, list[str]]) -> None:
+        is_parts = "uploadId" in query
+        prefix = query.get("prefix", [""])[0]
+        fault = self.begin(key or prefix, "PARTS" if is_parts else "UPLOADS")
+        if fault in CODES or fault == "hang-up":
+            return self.refuse(fault)
+        with self.unfit_refused():
+            uploads, marker = self.state.uploads, int(query.get("part-number-marker", ["0"])[0] or 0)
+            body = uploads.parts_of(query["uploadId"][0], marker) if is_parts else uploads.listed(prefix)
+            self.answer(200, body.encode())
+        return None
+
+    @contextlib.contextmanager
+    def unfit_refused(self) -> Iterator[None]:
+        try:
+            yield
+        except Unfit as unfit:
+            self.answer(unfit.status, error(unfit.code))
 
     def do_HEAD(self) -> None:
         key, _ = self.target()
@@ -159,9 +197,16 @@ class _Handler(BaseHTTPRequestHandler):
             body = flipped(body)
         if fault == "halve":
             body = body[: len(body) // 2]
+        wanted = self.headers.get("Content-MD5")
+        if wanted and base64.b64decode(wanted) != hashlib.md5(body).digest():
+            return self.answer(400, error("BadDigest"))
+        if fault == "rot":
+            body = flipped(body)
         if "uploadId" in query:
-            self.state.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
-            return self.answer(200, b"", {"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
+            with self.unfit_refused():
+                tag = self.state.uploads.send(query["uploadId"][0], int(query["partNumber"][0]), body)
+                return self.refuse("hang-up") if fault == "lost-answer" else self.answer(200, b"", {"ETag": tag})
+            return None
         if self.headers.get("If-None-Match") == "*" and key in self.state.objects:
             return self.answer(412, error("PreconditionFailed"))
         wanted = self.headers.get("If-Match")
@@ -180,20 +225,24 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.begin(key)
         if fault in CODES or fault == "hang-up":
             return self.refuse(fault)
-        if "uploads" in query:
-            with self.state.guard:
-                name = f"upload-{len(self.state.log)}"
-                self.state.uploads[name] = {}
-            body = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
-            return self.answer(200, body.encode())
         if "delete" in query:
             return self.delete_objects(re.findall("<Key>(.*?)</Key>", sent.decode()))
-        parts = self.state.uploads.pop(query["uploadId"][0])
-        ordered = [parts[number] for number in sorted(parts)]
-        md5s = b"".join(hashlib.md5(part).digest() for part in ordered)
-        tag = self.state.put(key, b"".join(ordered), f"{hashlib.md5(md5s).hexdigest()}-{len(ordered)}")
-        body = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
-        return self.answer(200, body.encode())
+        if "uploads" in query:
+            name = self.state.uploads.begin(key, self.state.now_s)
+            body = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
+            return self.refuse("hang-up") if fault == "lost-answer" else self.answer(200, body.encode())
+        if fault == "late-error":
+            return self.answer(200, error("InternalError"))
+        create = self.headers.get("If-None-Match") == "*"
+        if create and not self.state.conditional_ends:
+            return self.answer(501, error("NotImplemented"))
+        if create and key in self.state.objects:
+            return self.answer(412, error("PreconditionFailed"))
+        with self.unfit_refused():
+            tag = self.state.put(key, *self.state.uploads.complete(query["uploadId"][0], sent.decode()))
+            body = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
+            return self.refuse("hang-up") if fault == "lost-answer" else self.answer(200, body.encode())
+        return None
 
     def delete_objects(self, keys: list[str]) -> None:
         for key in keys:
@@ -208,21 +257,26 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.begin(key)
         if fault in CODES or fault == "hang-up":
             return self.refuse(fault)
-        if "uploadId" in query:
-            self.state.uploads.pop(query["uploadId"][0], None)
-        else:
-            self.state.objects.pop(key, None)
-        return self.answer(204, b"")
+        with self.unfit_refused():
+            if "uploadId" in query:
+                self.state.uploads.abort(query["uploadId"][0])
+            else:
+                self.state.objects.pop(key, None)
+            self.answer(204, b"")
+        return None
 
     def target(self) -> tuple[str, dict[str, list[str]]]:
         parts = urllib.parse.urlsplit(self.path)
         key = urllib.parse.unquote(parts.path).removeprefix(f"/{BUCKET}").lstrip("/")
         return key, urllib.parse.parse_qs(parts.query, keep_blank_values=True)
 
-    def begin(self, key: str) -> Kind | None:
-        fault = self.state.take_fault(self.command, key)
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(self.state.now_s if timestamp is None else timestamp)
+
+    def begin(self, key: str, method: str | None = None) -> Kind | None:
+        fault = self.state.take_fault(method or self.command, key)
         with self.state.guard:
-            self.state.log.append((self.command, key, self.headers.get("Range", "")))
+            self.state.log.append((method or self.command, key, self.headers.get("Range", "")))
             said = [self.path, *(value for name, value in self.headers.items() if name.lower() in CREDENTIALS)]
             self.state.credentials.append(" ".join(said))
         if fault == "hold":

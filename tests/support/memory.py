@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import hashlib
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +14,7 @@ from datakit.storage.access import StoreOptions
 from datakit.storage.answers import already_there, changed
 from datakit.storage.counts import Meter, RequestCounts
 from datakit.storage.limits import Gate
-from datakit.storage.objects import Blob, Chunks, ObjectInfo, joined, shown
+from datakit.storage.objects import Blob, Body, ObjectInfo, Part, Patience, joined, once, shown
 from datakit.storage.wire import PIECE_BYTES
 
 
@@ -20,9 +22,6 @@ class MemoryStore:
     """A store whose objects are a dict; `objects` may be looked at and changed by tests."""
 
     def __init__(self, url: str = "memory://bucket", *, plain_tags: bool = True) -> None:
-        import hashlib
-
-        self._md5 = hashlib.md5
         self._url = url
         self._plain_tags = plain_tags
         self._meter = Meter()
@@ -88,13 +87,17 @@ class MemoryStore:
                 raise already_there(key)
             if replaces is not None and self._info(key).etag != replaces:
                 raise changed(key)
-            return self._keep(key, bytes(data), [self._md5(data).digest()], whole=True)
+            return self._keep(key, bytes(data), [hashlib.md5(data).digest()], whole=True)
 
-    def upload(self, key: str, chunks: Chunks, *, part_bytes: int, connections: int) -> ObjectInfo:
-        parts = list(chunks())
-        self._meter.add(put=2 + len(parts), bytes_out=sum(map(len, parts)))
+    def upload(
+        self, key: str, body: Body, *, connections: int, create: bool = False, patience: Patience = once
+    ) -> ObjectInfo:
+        parts = list(body.parts())
+        self._meter.add(put=2 + len(parts), bytes_out=sum(len(part.data) for part in parts))
         with self._guard:
-            return self._keep(key, b"".join(parts), [self._md5(part).digest() for part in parts], whole=False)
+            if create and key in self.objects:
+                raise already_there(key)
+            return self._keep(key, b"".join(part.data for part in parts), [part.md5 for part in parts], whole=False)
 
     def tags_bytes(self, key: str) -> bool:
         return True
@@ -114,3 +117,22 @@ class MemoryStore:
             raise NotFound(f"{key} is not there", subject=key)
         data, tag = self.objects[key]
         return ObjectInfo(key, len(data), tag)
+
+
+class MemoryBody:
+    """Bytes as the body of an upload."""
+
+    def __init__(self, data: bytes, *, part_bytes: int) -> None:
+        self.data = data
+        self.bytes = len(data)
+        self.part_bytes = part_bytes
+
+    def parts(self) -> Iterator[Part]:
+        for number in range(1, -(-self.bytes // self.part_bytes) + 1):
+            yield Part(number, self._part(number), self.md5_of(number))
+
+    def md5_of(self, number: int) -> builtins.bytes:
+        return hashlib.md5(self._part(number)).digest()
+
+    def _part(self, number: int) -> builtins.bytes:
+        return self.data[(number - 1) * self.part_bytes : number * self.part_bytes]

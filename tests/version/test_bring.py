@@ -22,6 +22,7 @@ from datakit.version.publish import plan_publish, run_publish
 from datakit.version.tree import open_tree
 from support.commits import files_below, flip_bit, make_commit, noise
 from support.dvcproject import bare_project, make_project
+from support.memory import MemoryBody
 from support.s3server import S3Server
 from support.tiny import text_samples, write_dataset
 
@@ -246,7 +247,7 @@ def test_a_version_is_never_written_to(node: Path) -> None:
     for act in (
         lambda: store.write("a.tar", b""),
         lambda: store.delete("a.tar"),
-        lambda: store.upload("a.tar", lambda: [b""], part_bytes=1, connections=1),
+        lambda: store.upload("a.tar", MemoryBody(b"x", part_bytes=1), connections=1),
         lambda: store.read("a.tar", start=0, stop=5, etag='"' + "0" * 32 + '"'),
     ):
         with pytest.raises(Refused):
