@@ -320,7 +320,7 @@ def test_an_empty_input_is_refused(tmp_path: Path, data: bytes, said: str) -> No
 
 def test_a_bad_record_leaves_nothing_behind(tmp_path: Path) -> None:
     """The last line of many is no JSON: its number is said, no file is made."""
-    raw = write_lines(tmp_path / "raw.jsonl", [*raw_lines(200), b"{"])
+    raw = write_lines(tmp_path / "raw.jsonl", [*raw_lines(200), b"{]"])
 
     with pytest.raises(InputError, match=r"raw\.jsonl:201: not JSON"):
         small_pack(raw, tmp_path / "ds")
