@@ -211,15 +211,16 @@ def _part_sentence(result: PackResult, command: str) -> str:
 
 def _change(result: PackResult) -> str:
     """What the upload of this version sends where the one before was uploaded."""
-    from datakit.units import format_bytes, format_count, format_number_of
+    from datakit.units import agree, format_bytes, format_count, format_number_of
 
     assert result.new_bytes is not None
     if not result.new_bytes:
         return "nothing to upload but the manifest, if that"
-    upto, are = ("up to ", "would be") if result.dry_run or result.part else ("", "are")
-    new = f"{format_count(result.shards - result.reused)} of {format_number_of(result.shards, 'shard')} {are} new"
+    planned, count = result.dry_run or result.part is not None, result.shards - result.reused
+    upto, are, of = ("up to ", "would be", " of shards") if planned else ("", agree(count, "is", "are"), "")
+    new = f"{format_count(count)} of {format_number_of(result.shards, 'shard')} {are} new"
     look = f"datakit sync --dry-run {shlex.quote(str(result.dest))} PLACE"
-    return f"{upto}{new}, {upto}{format_bytes(result.new_bytes)} to upload; what a place lacks: {look}"
+    return f"{upto}{new}, {upto}{format_bytes(result.new_bytes)}{of} to upload; what a place lacks: {look}"
 
 
 def _facts(result: PackResult, settings: Settings) -> dict[str, object]:

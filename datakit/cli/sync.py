@@ -205,7 +205,9 @@ def _proof(result: SyncResult) -> str:
         return ""
     if not result.unverified_files:
         return ", verified"
-    return f", {_files(result.unverified_files)} of them not verified: the source has no checksum for them"
+    more = ", ..." if result.unverified_files > len(result.unverified) else ""
+    names = f"{', '.join(result.unverified)}{more}"
+    return f", {_files(result.unverified_files)} of them not verified ({names}): the source has no checksum for them"
 
 
 def _facts(result: SyncResult) -> dict[str, object]:

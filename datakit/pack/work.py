@@ -127,9 +127,9 @@ class Work:
         for dataset in datasets:
             if dataset.reused:
                 what = f"{dataset.reused} of {format_number_of(dataset.shards, 'shard')}"
-                self.on_event(
-                    Note(f"{dataset.name}: {what} {agree(dataset.reused, 'has', 'have')} the bytes of before")
-                )
+                verb = agree(dataset.reused, "was", "were") if dataset.new_bytes is None else ""
+                said = f"{verb} built before" if verb else f"{agree(dataset.reused, 'has', 'have')} the bytes of before"
+                self.on_event(Note(f"{dataset.name}: {what} {said}"))
         self.memory.remember(
             [receipt for its in receipts for receipt in its],
             at={

@@ -15,7 +15,7 @@ import itertools
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class SyncResult:
         moved_bytes: Their bytes.
         kept_files: Files that were there already.
         unverified_files: Of those moved, the ones for which the source has no checksum to compare with.
+        unverified: The first three of them by name.
         deleted: Names that were deleted.
         left_files: Files that only the destination has, and that stay.
         requests: Requests made, planning included, by class.
@@ -68,6 +69,7 @@ class SyncResult:
     moved_bytes: int
     kept_files: int
     unverified_files: int
+    unverified: tuple[str, ...]
     deleted: tuple[str, ...]
     left_files: int
     requests: RequestCounts
@@ -145,17 +147,17 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
     for name in plan.damaged:
         again = "put" if plan.target.path is None else "fetched"
         on_event(Caution(f"{plan.destination}/{name} is damaged", hint=f"It is {again} again"))
-    num_unverified = 0
+    unverified: list[str] = []
     path = plan.target.path
     if plan.up_to_date and path is not None:
         _tidy(plan, path)
     if not plan.up_to_date:
         with _with_all_members(plan):
             if path is None:
-                num_unverified = _run_upload(plan, on_event)
+                unverified = _run_upload(plan, on_event)
             else:
                 with alone(plan, path):
-                    num_unverified = _run_download(plan, path, on_event)
+                    unverified = _run_download(plan, path, on_event)
         if (said := _left(plan)) is not None:
             on_event(said)
     return SyncResult(
@@ -166,7 +168,8 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         moved_files=len(plan.moves),
         moved_bytes=plan.bytes_to_move,
         kept_files=plan.count("keep"),
-        unverified_files=num_unverified,
+        unverified_files=len(unverified),
+        unverified=_some_names(plan, unverified),
         deleted=tuple(action.name for action in plan.actions if action.verb == "delete"),
         left_files=plan.count("leave"),
         requests=plan.origin.store.requests + plan.target.store.requests,
@@ -175,6 +178,12 @@ def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
         by_manifest=plan.kind == "commit" and not plan.repair,
         manifest_digest=plan.held.manifest.digest if plan.held.manifest else None,
     )
+
+
+def _some_names(plan: SyncPlan, keys: Collection[str]) -> tuple[str, ...]:
+    """The first three names of files with these keys at the source."""
+    wanted = set(keys)
+    return tuple(itertools.islice((item.name for item in plan.moves if plan.key(item.name) in wanted), 3))
 
 
 def _left(plan: SyncPlan) -> Caution | None:
@@ -231,9 +240,9 @@ def _reporter(task: str, plan: SyncPlan, on_event: OnEvent) -> Callable[[int], N
     return more
 
 
-def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
-    """Fetch; the number of files that nothing could verify."""
-    num_unverified = 0
+def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> list[str]:
+    """Fetch; the keys of files that nothing could verify."""
+    unverified: list[str] = []
     knobs = _knobs(plan)
     disk.make_dirs(path)
     on_bytes = _reporter("download", plan, on_event)
@@ -245,7 +254,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
     for items in _phases(plan):
         fetches = [Fetch(plan.key(item.name), path / item.name, item.bytes, item.etag, item.entry) for item in items]
         remove_stale(fetches)
-        num_unverified += len(download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes))
+        unverified += download(plan.origin.store, fetches, knobs=knobs, pace=pace, on_bytes=on_bytes)
     targets = [path / name for name in plan.held.items]
     remove_leftovers([*targets, *(path / name for name in (NEXT_NAME, MANIFEST_NAME) if manifest is not None)])
     if knobs.durable:
@@ -257,7 +266,7 @@ def _run_download(plan: SyncPlan, path: Path, on_event: OnEvent) -> int:
         with disk.at_door(path / action.name):
             unlink_below(path, path / action.name)
         on_event(Note(f"deleted {path / action.name}"))
-    return num_unverified
+    return unverified
 
 
 def _settle(path: Path, plan: SyncPlan, *, durable: bool) -> None:
@@ -288,9 +297,9 @@ def _tidy(plan: SyncPlan, path: Path) -> None:
             coming.unlink()
 
 
-def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
-    """Put; the number of files that nothing could verify on their way from another store."""
-    num_unverified = 0
+def _run_upload(plan: SyncPlan, on_event: OnEvent) -> list[str]:
+    """Put; the keys of files that nothing could verify on their way from another store."""
+    unverified: list[str] = []
     knobs = _knobs(plan)
     on_bytes = _reporter("upload", plan, on_event)
     pace = Pace(retries=knobs.retries, stopped=plan.gate.stopped)
@@ -299,14 +308,14 @@ def _run_upload(plan: SyncPlan, on_event: OnEvent) -> int:
             puts = [_put(plan, item, plan.original(item.name)) for item in items]
             upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
         else:
-            num_unverified += _run_through_spool(plan, items, knobs, pace, on_bytes)
+            unverified += _run_through_spool(plan, items, knobs, pace, on_bytes)
     if plan.held.manifest is not None and not plan.has_manifest:
         _write_manifest(plan)
     store = patient(plan.target, plan.settings)
     for action in _deletions(plan):
         store.delete(plan.target.key(action.name))
         on_event(Note(f"deleted {plan.destination}/{action.name}"))
-    return num_unverified
+    return unverified
 
 
 def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
@@ -317,22 +326,21 @@ def _put(plan: SyncPlan, item: Item, path: Path | None) -> Put:
 
 def _run_through_spool(
     plan: SyncPlan, items: Iterable[Item], knobs: Knobs, pace: Pace, on_bytes: Callable[[int], None]
-) -> int:
+) -> list[str]:
     """From store to store: each file is verified on the local disk in between; one window of bytes lies there."""
     down = Pace(retries=knobs.retries, stopped=plan.gate.stopped)
-    num_unverified = 0
+    unverified: list[str] = []
     batches = list(_batches(items, knobs.window_bytes))
     with spool(max(sum(item.bytes for item in batch) for batch in batches)) as folder:
         for batch in batches:
             spooled = {item.name: folder / f"{number}" for number, item in enumerate(batch)}
             fetches = [Fetch(plan.key(i.name), spooled[i.name], i.bytes, i.etag, i.entry) for i in batch]
-            unproven = download(plan.origin.store, fetches, knobs=knobs, pace=down, on_bytes=lambda _: None)
-            num_unverified += len(unproven)
+            unverified += download(plan.origin.store, fetches, knobs=knobs, pace=down, on_bytes=lambda _: None)
             puts = [_put(plan, item, spooled[item.name]) for item in batch]
             upload(plan.target.store, puts, knobs=knobs, pace=pace, on_bytes=on_bytes)
             for path in spooled.values():
                 path.unlink()
-    return num_unverified
+    return unverified
 
 
 def _batches(items: Iterable[Item], limit_bytes: int) -> Iterator[list[Item]]:

@@ -103,7 +103,7 @@ def test_pack_says_who_asked_for_splits(raw: Path) -> None:
 )
 def test_what_goes_wrong_is_one_sentence_and_leaves_nothing(raw: Path, words: list[str], code: int, said: str) -> None:
     """The right exit code, a hint where there is one, no traceback, nothing half-made."""
-    write_lines(Path("bad.jsonl"), [b"{}", b"{"])
+    write_lines(Path("bad.jsonl"), [b"{}", b"nonsense"])
     write_lines(Path("array.jsonl"), [b"[1]"])
     write_lines(Path("twice.jsonl"), [b'{"id": "a"}', b'{"id": "a"}'])
     write_lines(Path("empty.jsonl"), [])

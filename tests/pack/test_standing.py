@@ -241,5 +241,5 @@ def test_the_command_says_what_this_change_is_to_upload(tmp_path: Path, removed:
     assert "this change" not in first.stderr
     assert "nothing to upload but the manifest" in again.stderr
     assert f"up to 1 of {shards} shards would be new, up to" in planned.stderr
-    assert f"1 of {shards} shards are new" in " ".join(edited.stderr.split())
+    assert f"1 of {shards} shards is new" in " ".join(edited.stderr.split())
     assert f"datakit sync --dry-run {tmp_path / 'ds'} PLACE" in edited.stderr

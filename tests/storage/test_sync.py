@@ -778,6 +778,7 @@ def test_what_nothing_could_verify_is_counted(faulty: FaultyServer, tmp_path: Pa
     told = [sync(place, tmp_path / f"copy-{number}") for number, place in enumerate(places)]
 
     assert [result.unverified_files for result in told] == [0, 1, 1]
+    assert [result.unverified for result in told] == [(), ("f",), ("f",)]
 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["plain tags", "tags that say nothing"])
