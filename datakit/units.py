@@ -21,6 +21,8 @@ _FACTORS = {
     "gib": 1024**3,
     "tib": 1024**4,
 }
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?")
 _NUMBER = re.compile(r"\s*(\d+(?:[_,]\d{3})*(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -67,6 +69,19 @@ def format_number_of(count: int, noun: str) -> str:
 def agree(count: int, one: str, many: str) -> str:
     """The word that goes with a count: `is` or `are`."""
     return one if count == 1 else many
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds that a person wrote: `25s`, `2m`, `1.5h`, or a plain number.
+
+    Raises:
+        UsageError: It is none, or not above 0.
+    """
+    match = _DURATION.fullmatch(str(text).strip())
+    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{text!r} is no length of time", hint="Write one such as 25s, 2m or 1h", subject=text)
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

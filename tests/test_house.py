@@ -79,6 +79,7 @@ ORDER = [
     "storage/agent",
     "storage/pipe",
     "storage/writeback",
+    "storage/flush",
     "source/kinds",
     "source/troubles",
     "source/originals",

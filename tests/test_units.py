@@ -15,6 +15,7 @@ from datakit.units import (
     format_number_of,
     format_rate,
     parse_bytes,
+    parse_duration,
 )
 
 
@@ -115,3 +116,16 @@ def test_counts_and_rates_print_with_separators_and_units() -> None:
 def test_a_word_goes_with_its_count() -> None:
     """None and many are several."""
     assert [agree(count, "is", "are") for count in (0, 1, 2)] == ["are", "is", "are"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("25s", 25), ("2m", 120), ("1.5h", 5400), (" 10 min ", 600), ("3", 3), (4, 4)]
+)
+def test_a_length_of_time_is_read_as_people_write_it(text: str | float, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5s", "0", "5 d", "1h30m", "inf"])
+def test_what_is_no_length_of_time_is_wrong_usage(text: str) -> None:
+    with pytest.raises(UsageError, match="is no length of time"):
+        parse_duration(text)

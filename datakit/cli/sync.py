@@ -41,6 +41,10 @@ MaxCost = Annotated[
     float | None,
     typer.Option(metavar="X", help="Spend no more on requests and traffic, in the currency of the store's price."),
 ]
+Flush = Annotated[
+    bool, typer.Option("--flush", help="Finish the write-back of the run SRC, or of all runs here, the newest first.")
+]
+Deadline = Annotated[str | None, typer.Option(metavar="TIME", help="With --flush: when to end.  [default: 10m]")]
 Bandwidth = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes a second at most, such as 50MB.")]
 RequestRate = Annotated[float | None, typer.Option(metavar="N", help="Requests a second at most.")]
 Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Requests under way at once.  [default: 16]")]
@@ -60,6 +64,8 @@ def register(app: typer.Typer) -> None:
         delete: Delete = False,
         max_delete: MaxDelete = None,
         repair: Repair = False,
+        flush: Flush = False,
+        deadline: Deadline = None,
         include: Include = None,
         exclude: Exclude = None,
         max_requests: MaxRequests = None,
@@ -84,6 +90,10 @@ def register(app: typer.Typer) -> None:
             chosen: dict[str, Any] = {"budget": budget, "delete": delete, "max_delete": max_delete, "repair": repair}
             chosen |= {"max_requests": max_requests, "max_cost": max_cost}
             places = [place for place in (src, dest) if place is not None]
+            if flush or deadline is not None:
+                others = (from_, to, remote, dest, include, exclude, *chosen.values())
+                _flush(session, src, deadline, settings, alone=flush and not any(others))
+                return
             _check_words(
                 len(places), from_, to, remote, bounded=any(value not in (None, False) for value in chosen.values())
             )
@@ -125,6 +135,31 @@ def _check_words(num_places: int, from_: str | None, to: str | None, remote: str
     if to is not None and bounded:
         message = "--budget, --delete, --repair, --max-requests and --max-cost do not go with --to"
         raise UsageError(message, hint="What lies in DVC's remote is shared by all versions; dvc gc removes from it")
+
+
+def _flush(session: frame.Session, src: str | None, deadline: str | None, settings: Settings, *, alone: bool) -> None:
+    """`--flush`."""
+    import time
+
+    from datakit.errors import UsageError
+    from datakit.storage.access import local_path
+    from datakit.storage.flush import flush, queues_below
+    from datakit.train.shelf import QUEUE_NAME
+    from datakit.units import format_duration, parse_duration
+
+    if not alone:
+        hint = "datakit sync --flush RUN --deadline 25s"
+        raise UsageError("--flush and --deadline go together, with a run at most", hint=hint)
+    until = time.monotonic() + parse_duration(deadline or "10m")
+    done = []
+    for queue in queues_below(local_path(src or "."), name=QUEUE_NAME):
+        left_s = max(0.0, until - time.monotonic())
+        done.append(flush(queue, deadline_s=left_s, stores=settings.stores, on_event=session.on_event))
+    copied, left = (sum(len(getattr(run, name)) for run in done) for name in ("copied", "left"))
+    waits = f", {left} without a copy" if left else ""
+    session.done(done, f"{copied} copied and verified in {format_duration(sum(run.seconds for run in done))}{waits}")
+    for trouble in (run.trouble for run in done if run.trouble is not None):
+        raise trouble
 
 
 def _check_patterns(version: str | None, include: list[str] | None, exclude: list[str] | None) -> None:

@@ -328,11 +328,12 @@ def _check_digest(request: dict[str, Any]) -> None:
         )
 
 
-def requests_from(stream: TextIO) -> Iterator[dict[str, Any]]:
-    """One request a line; a torn last line, of a trainer that was killed while it wrote, is dropped."""
+def requests_from(stream: TextIO) -> Iterator[list[dict[str, Any]]]:
+    """Requests by the line; a torn last line, of a trainer that was killed while it wrote, is dropped."""
     for line in stream:
         with contextlib.suppress(ValueError):
-            yield json.loads(line)
+            requests = json.loads(line)
+            yield requests if isinstance(requests, list) else [requests]
 
 
 def main(arguments: list[str]) -> int:
@@ -344,8 +345,8 @@ def main(arguments: list[str]) -> int:
 
     def read() -> None:
         try:
-            for request in requests_from(sys.stdin):
-                inbox.put(request)
+            for requests in requests_from(sys.stdin):
+                inbox.put(*requests)
         finally:
             inbox.end()
 

@@ -67,6 +67,14 @@ class Copy:
         return self.dest.rpartition("/")[2]
 
     @property
+    def made_ns(self) -> int:
+        """When the commit here was made; 0 of one that is not."""
+        try:
+            return os.stat(self.path / MANIFEST_NAME).st_mtime_ns
+        except OSError:
+            return 0
+
+    @property
     def is_here(self) -> bool:
         """Whether the very commit still lies here."""
         manifest = self._manifest()

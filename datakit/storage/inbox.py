@@ -24,17 +24,24 @@ class Inbox:
         """Whether no more will come."""
         return self._ended
 
-    def put(self, request: dict[str, Any]) -> None:
-        """Add a request; an offer of the same directory takes the older one's place."""
+    def put(self, *requests: dict[str, Any]) -> None:
+        """Add requests, the newest offer last, before any of them is taken.
+
+        An offer of the same directory takes the older one's place.
+        """
         with self._ready:
-            if request["op"] != "publish":
-                self._pulls.append(request)
-            else:
-                older = [offer for offer in self._offers if offer["path"] == request["path"]]
-                repair = any(offer["repair"] and offer["dest"] == request["dest"] for offer in older)
-                self._offers = [offer for offer in self._offers if offer not in older]
-                self._offers.append(request | {"repair": request["repair"] or repair})
+            for request in requests:
+                if request["op"] != "publish":
+                    self._pulls.append(request)
+                else:
+                    self._add(request)
             self._ready.notify()
+
+    def _add(self, request: dict[str, Any]) -> None:
+        older = [offer for offer in self._offers if offer["path"] == request["path"]]
+        repair = any(offer["repair"] and offer["dest"] == request["dest"] for offer in older)
+        self._offers = [offer for offer in self._offers if offer not in older]
+        self._offers.append(request | {"repair": request["repair"] or repair})
 
     def put_back(self, offer: dict[str, Any]) -> None:
         """Take an offer in again, behind those that came meanwhile; one of the same copy stands for both."""

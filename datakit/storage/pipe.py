@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,11 @@ class AgentPipe:
             return error
         return None
 
-    def send(self, request: Mapping[str, Any]) -> bool:
-        """Ask something; False when the process has ended meanwhile. Where none is, nothing is asked."""
+    def send(self, request: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> bool:
+        """Ask something, or several things at once; False when the process has ended meanwhile.
+
+        Where there is none, nothing is asked.
+        """
         if self.process is None or self.process.stdin is None:
             return True
         try:

@@ -129,7 +129,8 @@ class WriteBack:
         """
         disk.make_dirs(self.queue_dir)
         self._agent.start()
-        for copy in read_copies(self.queue_dir):
+        found: dict[str, _Offer] = {}
+        for copy in sorted(read_copies(self.queue_dir), key=lambda copy: copy.made_ns):
             if copy.state == "verified" or not copy.path.is_dir():
                 continue
             name = copy.file.stem
@@ -137,7 +138,8 @@ class WriteBack:
                 drop_state(copy.file)  # nobody has its bytes any more: there is nothing left to publish
                 self._offers.pop(name, None)
                 continue
-            self._publish(name, _Offer(copy.path, copy.dest, copy.manifest_digest, repair=copy.repair))
+            found[name] = _Offer(copy.path, copy.dest, copy.manifest_digest, repair=copy.repair)
+        self._publish(found)
 
     def offer(self, commit: Path, *, name: str | None = None) -> None:
         """Have a commit published; returns at once. What goes wrong is told by `poll`.
@@ -165,7 +167,7 @@ class WriteBack:
                 drop_state(file)  # what it says is of another commit or another place
             self._fail(name, offer, error)
             return
-        self._publish(name, offer)
+        self._publish({name: offer})
 
     def poll(self) -> list[Published | Failed]:
         """What became of offers since the last call; never waits."""
@@ -290,24 +292,26 @@ class WriteBack:
     def _state_file(self, name: str) -> Path:
         return self.queue_dir / f"{name}.json"
 
-    def _publish(self, name: str, offer: _Offer) -> None:
-        self._offers[name] = replace(offer, asked=True)
+    def _publish(self, offers: Mapping[str, _Offer]) -> None:
+        """Have commits published; the agent hears of all at once, and begins with the last."""
+        self._offers |= {name: replace(offer, asked=True) for name, offer in offers.items()}
         if self._given_up is not None:
-            self._fail(name, offer, self._given_up)
-        else:
-            self._send_offer(name)
+            for name, offer in offers.items():
+                self._fail(name, offer, self._given_up)
+        elif offers:
+            self._send([self._request(name) for name in offers])
 
-    def _send_offer(self, name: str) -> None:
+    def _request(self, name: str) -> dict[str, Any]:
         offer, file = self._offers[name], self._state_file(name)
         request: dict[str, Any] = {"op": "publish", "path": str(offer.path), "dest": offer.dest, "state": str(file)}
-        self._send(request | {"manifest_digest": offer.digest, "repair": offer.repair})
+        return request | {"manifest_digest": offer.digest, "repair": offer.repair}
 
     def _fail(self, name: str, offer: _Offer, error: DatakitError) -> None:
         """Have no copy of a commit, until it is offered again, and say so."""
         self._offers[name] = replace(offer, asked=False, problem=error)
         self._said.append(Failed(offer.path, error.message, error.hint, waiting=False))
 
-    def _send(self, request: dict[str, Any]) -> None:
+    def _send(self, request: dict[str, Any] | list[dict[str, Any]]) -> None:
         if not self._agent.send(request):
             self._revive()
 
@@ -318,9 +322,7 @@ class WriteBack:
 
     def _revive(self) -> None:
         self._given_up = self._agent.restart()
-        for name in list(self._offers):
-            if self._offers[name].asked:
-                self._publish(name, self._offers[name])
+        self._publish({name: offer for name, offer in self._offers.items() if offer.asked})
 
     def _take(self, answer: dict[str, Any]) -> None:
         requests = RequestCounts(**answer["requests"])

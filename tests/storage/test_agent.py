@@ -34,7 +34,7 @@ def test_a_torn_line_is_dropped() -> None:
     """A trainer that was killed while it wrote leaves half a line at the end."""
     stream = io.StringIO('{"op": "pull", "source": "a"}\n{"op": "publ')
 
-    assert list(requests_from(stream)) == [{"op": "pull", "source": "a"}]
+    assert list(requests_from(stream)) == [[{"op": "pull", "source": "a"}]]
 
 
 def run_agent(queue: Path, *requests: dict[str, Any]) -> list[dict[str, Any]]:
