@@ -56,12 +56,12 @@ def _text(result: Difference) -> str:
 
 
 def _side(side: Side) -> str:
-    from datakit.units import format_count
+    from datakit.units import format_number_of
 
-    tokens = "" if side.tokens is None else f", {format_count(side.tokens)} tokens"
+    tokens = "" if side.tokens is None else f", {format_number_of(side.tokens, 'token')}"
     trained = "" if side.trained is None else f", data of {side.trained}"
     digests = f"content {side.content_digest[:12]}, layout {side.layout_digest[:12]}"
-    return f"{side.place}{trained}: {side.name}, {format_count(side.samples)} samples{tokens}; {digests}"
+    return f"{side.place}{trained}: {side.name}, {format_number_of(side.samples, 'sample')}{tokens}; {digests}"
 
 
 def _facts(result: Difference) -> dict[str, object]:

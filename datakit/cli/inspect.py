@@ -42,7 +42,7 @@ def _text(inspection: Inspection) -> str:
     import json
 
     from datakit.console import format_facts, format_table
-    from datakit.units import format_bytes, format_count
+    from datakit.units import format_bytes, format_count, format_number_of
 
     pack = {name: value for name, value in inspection.pack.items() if name != "from"}
     facts: dict[str, object] = {
@@ -64,10 +64,8 @@ def _text(inspection: Inspection) -> str:
             for bound, count in sizes.histogram.items()
         ]
         spread = ", ".join(map(format_bytes, (sizes.smallest_bytes, sizes.median_bytes, sizes.largest_bytes)))
-        blocks.append(
-            f"part {part}: {format_count(sizes.samples)} samples, {format_bytes(sizes.total_bytes)}; smallest, median, "
-            f"largest {spread}\n{format_table(rows)}"
-        )
+        held = f"{format_number_of(sizes.samples, 'sample')}, {format_bytes(sizes.total_bytes)}"
+        blocks.append(f"part {part}: {held}; smallest, median, largest {spread}\n{format_table(rows)}")
     if inspection.first_samples:
         lines = [
             (look.key, ", ".join(f"{part} {format_bytes(size)}" for part, size in look.parts.items()), look.shard)

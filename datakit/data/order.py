@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datakit.errors import InputError, UsageError
+from datakit.units import agree, format_number_of
 
 Tail: TypeAlias = Literal["drop", "pad", "exact"]
 """What happens to the samples of an epoch that do not fill a last global batch: left out; filled up by repeating the
@@ -219,8 +220,9 @@ class Geometry:
             InputError: An epoch has no step at all, or the cursor lies beyond the epoch's end.
         """
         if self.steps_left(0) < 1:
+            some = format_number_of(self.num_samples, "sample")
             raise InputError(
-                f"{self.num_samples} samples do not fill one batch of {self.global_batch}",
+                f"{some} {agree(self.num_samples, 'does', 'do')} not fill one batch of {self.global_batch}",
                 hint="Lower the batch size, or choose the tail policy pad or exact",
                 subject=self.num_samples,
             )

@@ -30,6 +30,7 @@ from datakit.feed.mapped import Item, MappedShard, Verify
 from datakit.storage.access import local_path
 from datakit.storage.commit import read_manifest
 from datakit.storage.indexes import open_index
+from datakit.units import format_number_of
 
 _MOST_SHARDS = 8192
 """Mapped at once at the most: Linux grants a process 65530 maps (vm.max_map_count), and torch wants some too."""
@@ -89,7 +90,7 @@ class Dataset:
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
-            raise IndexError(f"{self.path} has {len(self)} samples, none has number {which}")
+            raise IndexError(f"{self.path} has {format_number_of(len(self), 'sample')}, none has number {which}")
         place = bisect_right(self._starts, number) - 1
         return self._shard(place).read(number - self._starts[place])
 

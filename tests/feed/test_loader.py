@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datakit import DatakitError, InputError, Loader, Refused, UsageError, open_dataset
-from datakit.data.order import Cursor
+from datakit.data.order import Cursor, Geometry
 from datakit.feed.dataset import Dataset, Item
 from datakit.feed.loader import Batch, Ragged, as_bytes
 from support.cli import environment
@@ -233,8 +233,10 @@ def test_what_an_epoch_leaves_out_is_said_unless_it_was_chosen(dataset: Dataset)
 
 def test_a_dataset_smaller_than_a_batch_is_refused_under_drop(dataset: Dataset) -> None:
     """An epoch without any step would loop for ever; the hint names the tail policies that work."""
-    with pytest.raises(InputError, match=r"do not fill one batch of 40.*pad or exact"):
+    with pytest.raises(InputError, match=r"^31 samples do not fill one batch of 40.*pad or exact"):
         Loader(dataset, batch_size=40)
+    with pytest.raises(InputError, match=r"^1 sample does not fill one batch of 2"):
+        Geometry(1, 2).normal(Cursor())
 
     assert len(epoch_of(Loader(dataset, batch_size=40, tail="pad", collate=numbers_of))[0]) == 40
 
