@@ -174,7 +174,7 @@ def _add_evict(tier: typer.Typer) -> None:
                 plan = eviction.plan_room(pool, parse_bytes(size or 0), copied=copies)
             if not dry_run:
                 eviction.evict(pool, plan)
-            session.done(plan, _evicted(plan, dry_run=dry_run), facts={"requests": str(copies.requests)})
+            session.done(plan, _evicted(plan, dry_run=dry_run))
             plan.raise_kept()
 
 
@@ -307,8 +307,10 @@ def _fetched(result: FetchResult) -> str:
 
 
 def _facts(result: FetchResult) -> dict[str, object]:
-    facts: dict[str, object] = {"requests": str(result.requests), "manifest": result.digest[:12]}
-    return facts | ({"through hot": f"{result.hot_files} files"} if result.hot_files else {})
+    from datakit.units import format_number_of
+
+    facts: dict[str, object] = {"manifest": result.digest[:12]}
+    return facts | ({"through hot": format_number_of(result.hot_files, "file")} if result.hot_files else {})
 
 
 def _evicted(plan: Eviction, *, dry_run: bool) -> str:

@@ -62,6 +62,7 @@ def test_from_a_bucket_the_requests_are_told(room: Path, faulty: FaultyServer) -
     answer = datakit("tier", "fetch", "code", "--json").json
 
     assert answer["ok"]
+    assert [charge["requests"]["get"] for charge in answer["requests"]] == [2]
     assert answer["result"]["requests"]["get"] == 2
     assert answer["result"]["fetched_bytes"] == 2500
     assert "manifest" not in answer["result"]

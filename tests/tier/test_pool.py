@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from datakit.errors import NoSpace, NotFound, Refused, UsageError
 from datakit.tier.fill import bring
 from datakit.tier.pool import MAX_ASIDE, Pool
 from support.commits import noise
+from support.golden import GOLDEN
 from support.tiers import Cold, cold, disk_bytes, know, pool_at, wrong_objects
 
 
@@ -201,3 +203,17 @@ def test_a_full_disk_is_told_with_what_is_on_it(tmp_path: Path) -> None:
     assert isinstance(error, OSError)
     assert "30 B pinned" in error.message
     assert "on that disk are not of this tier" in error.message
+
+
+def test_a_pool_of_format_1_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """A pinned dataset with its place, one object of it, a leftover of a fetch and a damaged file."""
+    shutil.copytree(GOLDEN / "tier-1", tmp_path / "tier")
+    pool = pool_at(tmp_path / "tier", 1000)
+
+    (known,) = pool.roster.known()
+    usage = pool.usage()
+
+    assert (known.name, known.places, known.pinned) == ("golden", ("s3://bucket/golden",), True)
+    assert [pool.has(entry) for entry in known.manifest.members] == [True, False, False]
+    assert (usage.object_bytes, usage.left_bytes(), usage.aside_bytes) == (5, 6, 7)
+    assert wrong_objects(pool.root) == {}
