@@ -147,7 +147,7 @@ class Arrival:
         wanted = set(digests)
         for each in look(self._top):
             for digest in wanted & each.here.keys() if each.is_left else ():
-                for path in sorted(each.path.glob(f".{digest}.*"), key=lambda path: path.suffix != ".part"):
+                for path in each.path.glob(f".{digest}.*"):
                     if PARTIAL.fullmatch(path.name):
                         with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
                             os.rename(path, self.path / path.name)

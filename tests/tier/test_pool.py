@@ -12,7 +12,6 @@ from datakit.errors import NoSpace, NotFound, Refused, UsageError
 from datakit.tier.fill import bring
 from datakit.tier.pool import MAX_ASIDE, Pool
 from support.commits import noise
-from support.golden import GOLDEN
 from support.tiers import Cold, cold, disk_bytes, know, pool_at, wrong_objects
 
 
@@ -207,7 +206,7 @@ def test_a_full_disk_is_told_with_what_is_on_it(tmp_path: Path) -> None:
 
 def test_a_pool_of_format_1_is_read_as_it_was_written(tmp_path: Path) -> None:
     """A pinned dataset with its place, one object of it, a leftover of a fetch and a damaged file."""
-    shutil.copytree(GOLDEN / "tier-1", tmp_path / "tier")
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "tier-1", tmp_path / "tier")
     pool = pool_at(tmp_path / "tier", 1000)
 
     (known,) = pool.roster.known()

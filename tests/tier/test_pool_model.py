@@ -49,7 +49,7 @@ class Model(RuleBasedStateMachine):
         self.fetches: dict[int, Arrival] = {}
         self.leases: dict[int, contextlib.ExitStack] = {}
         self.pinned: set[int] = set()
-        self.copied: set[str] = set()
+        self.copied = {entry.sha256 for entry in self.entries}
         self.present: set[str] = set()
 
     def teardown(self) -> None:
@@ -98,9 +98,12 @@ class Model(RuleBasedStateMachine):
     def come(self, data: st.DataObject) -> None:
         """A fetch makes its file in full size, as the engine does."""
         number = data.draw(st.sampled_from(sorted(self.fetches)))
+        self.make_part(number, self.fetches[number])
+
+    def make_part(self, number: int, into: Arrival) -> None:
+        """The file that the engine makes before the first request."""
         entry = self.entries[number]
-        path = self.fetches[number].path / f".{entry.sha256}.{entry.sha256[:8]}.part"
-        with path.open("ab") as file:
+        with (into.path / f".{entry.sha256}.{entry.sha256[:8]}.part").open("ab") as file:
             file.truncate(entry.bytes)
 
     @precondition(lambda self: self.fetches)
@@ -116,10 +119,13 @@ class Model(RuleBasedStateMachine):
         self.present.add(entry.sha256)
 
     @precondition(lambda self: self.fetches)
-    @rule(data=st.data(), killed=st.booleans())
-    def give_up(self, data: st.DataObject, killed: bool) -> None:
+    @rule(data=st.data(), begun=st.booleans(), killed=st.booleans())
+    def give_up(self, data: st.DataObject, begun: bool, killed: bool) -> None:
         """A fetch ends by an error, or its process is killed: then its directory stays as it is."""
-        into = self.fetches.pop(data.draw(st.sampled_from(sorted(self.fetches))))
+        number = data.draw(st.sampled_from(sorted(self.fetches)))
+        into = self.fetches.pop(number)
+        if begun:
+            self.make_part(number, into)
         if killed:
             machine, _, _, end = into.path.name.split("-")
             os.rename(into.path, into.path.with_name(f"{machine}-4194304-1-{end}"))  # above the largest process number
@@ -188,7 +194,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestPool = Model.TestCase
-TestPool.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.prove
