@@ -8,7 +8,7 @@ import pytest
 
 from datakit.storage.commit import verify_commit
 from support.cli import datakit, datakit_process
-from support.commits import files_below, make_commit, noise
+from support.commits import files_below, flip_bit, make_commit, noise
 from support.dvcproject import bare_project
 
 
@@ -96,3 +96,18 @@ def test_an_object_that_was_never_pushed_says_what_to_do(project: Path) -> None:
 
     assert answer.code == 2
     assert "dvc push" in answer.stderr
+
+
+def test_a_damaged_object_of_the_remote_is_named_with_what_mends_it(project: Path) -> None:
+    """Exit code 4: the object is to be removed there, and put there again; nothing here is to be mended."""
+    datakit("sync", project / "ds", "--to", project / "ds.dvc")
+    largest = max((project.parent / "store").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
+    largest.chmod(0o644)
+    flip_bit(largest, 7)
+
+    answer = datakit("sync", "--from", project / "ds.dvc", "got")
+
+    said = " ".join(answer.stderr.split())
+    assert answer.code == 4
+    assert f"{largest}: " in said
+    assert f"hint: Remove that object. Put it there from where ds is whole: datakit sync {project}/ds --to" in said
