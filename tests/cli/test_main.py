@@ -19,8 +19,8 @@ from support.house import PACKAGE
 
 
 def test_every_file_of_the_folder_is_a_command_and_every_command_is_a_file() -> None:
-    """`ls datakit/cli` is the list of commands, besides the frame and the door."""
-    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")} - {"__init__", "frame", "main"}
+    """`ls datakit/cli` is the list of commands, besides what commands share and the door."""
+    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")} - {"__init__", "frame", "splits", "main"}
 
     assert sorted(COMMANDS) == sorted(files)
 
@@ -52,7 +52,7 @@ def test_the_version_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("words", "stderr"),
     [
-        (["docter"], "error: No such command 'docter'. Did you mean 'doctor'?\nhint: datakit --help\n"),
+        (["docter"], "error: No such command 'docter'. Did you mean 'doctor', 'tier'?\nhint: datakit --help\n"),
         (["doctor", "--jsn"], "error: No such option: --jsn (Possible options: --json)\nhint: datakit doctor --help\n"),
         (["doctor", "--directory"], "error: Option '--directory' requires an argument\nhint: datakit doctor --help\n"),
         (["pack"], "error: Missing argument 'SRC'\nhint: datakit pack --help\n"),
