@@ -200,7 +200,7 @@ def verify(
 def _cautions(view: View, besides: Unnamed, spare_bytes: int) -> Iterator[Caution]:
     """What lies beside a dataset and is no damage."""
     if killed := besides.killed:
-        hint = f"The next pack or sync to {view.where} removes them; no reader takes them for data"
+        hint = f"The next pack or sync to {view.where} removes them; who lists it may take them for data"
         yield Caution(f"a killed pack or sync left {listing(killed, 'file')}", hint=hint)
     if spare := besides.versions:
         what = f"{format_number_of(len(spare), 'file')} ({format_bytes(spare_bytes)}) of another version"
