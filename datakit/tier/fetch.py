@@ -208,6 +208,7 @@ def run_fetch(plan: FetchPlan, *, on_event: OnEvent = ignore) -> FetchResult:
         task=f"fetch into {plan.tier}",
         on_event=on_event,
     )
+    plan.pool.roster.add(plan.manifest, place=place)  # an eviction meanwhile may have forgotten it
     requests = sum((each.requests for each in plan.copies.values()), plan.location.store.requests)
     return FetchResult(
         dataset=plan.dataset,

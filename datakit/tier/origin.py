@@ -77,9 +77,12 @@ class Copies:
             return frozenset()
 
     def _in_tier(self, root: Path) -> frozenset[str]:
+        with disk.at_door(root):
+            if root.samefile(self._pool.root):  # by whatever name: nothing is a copy of itself
+                return frozenset()
         colder = Pool(root, budget_bytes=0)
         objects = {entry for known in self._pool.roster.known() for entry in known.objects.values()}
-        return frozenset(entry.sha256 for entry in objects if root != self._pool.root and colder.has(entry))
+        return frozenset(entry.sha256 for entry in objects if colder.has(entry))
 
     def _in_commit(self, location: Location) -> frozenset[str]:
         store = patient(location, self._settings)

@@ -86,6 +86,11 @@ class Pool:
                 disk.write_atomic(path, json.dumps({"format": FORMAT}).encode() + b"\n")
         return self
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the directory is a tier already."""
+        return (self.root / FORMAT_NAME).exists()
+
     def check(self) -> None:
         """See that the directory is a tier, or may become one.
 
@@ -167,7 +172,7 @@ class Pool:
 
     @contextlib.contextmanager
     def arrival(self) -> Iterator[Arrival]:
-        """A directory to fetch into, with which all its promises end."""
+        """A directory to fetch into, with which all its promises end; the pool must be opened."""
         found = Arrival(self.root / "arriving")
         found.open()
         try:
@@ -218,12 +223,16 @@ class Pool:
     def fits(self, sizes: Mapping[str, int], *, copied: Copied) -> Choice | None:
         """What would be dropped to have room for objects; None where nothing need be. Changes nothing.
 
+        Those that another fetch is bringing need no more room than they have.
+
         Args:
             sizes: Bytes by digest.
             copied: What a colder tier holds; asked only where something must go.
         """
         usage = self.usage()
-        need_bytes = usage.total_bytes - usage.left_bytes() + sum(sizes.values()) - self.budget_bytes
+        coming = {digest for each in usage.incoming for digest in each.promised}
+        new_bytes = sum(size_bytes for digest, size_bytes in sizes.items() if digest not in coming)
+        need_bytes = usage.total_bytes - usage.left_bytes() + new_bytes - self.budget_bytes
         return choose(self.held(usage, copied()), need_bytes, reading=self.reading) if need_bytes > 0 else None
 
     def free(

@@ -51,8 +51,9 @@ def find_waste(pool: Pool, *, copied: Copied, now_s: float) -> Waste:
     Raises:
         IntegrityError: What stands of a dataset is torn, so that nobody knows which objects are of none.
     """
-    with pool.arrival() as own:
-        own.sweep()
+    if pool.is_made:
+        with pool.arrival() as own:
+            own.sweep()
     usage, known = pool.usage(), objects_of(pool.roster.known())
     left = {
         digest: each.here[digest]

@@ -9,6 +9,7 @@ import pytest
 from datakit.errors import NoSpace, NotFound
 from datakit.events import Event, Note
 from datakit.storage.sync import sync
+from datakit.tier.audit import audit
 from datakit.tier.fetch import plan_fetch, run_fetch
 from datakit.tier.tiers import TierOptions, Tiers
 from support.commits import flip_bit
@@ -170,3 +171,42 @@ def test_no_dataset_there_is_said_with_what_is(tmp_path: Path, faulty: FaultySer
         with pytest.raises(NotFound, match=r"chat has no manifest\.json") as found:
             plan_fetch("chat", tiers(tmp_path, place=place))
         assert "chat/train" in str(found.value.hint)
+
+
+def test_what_another_is_bringing_needs_no_room_of_its_own(tmp_path: Path) -> None:
+    """Two who fetch the same dataset into a cache of its size: the second waits, and is not refused."""
+    dataset = cold(tmp_path / "sets" / "ds", [50, 60])
+    here = tiers(tmp_path, place=str(tmp_path / "sets"), cache=110, hot=None)
+    cache = here.pool("cache").open()
+
+    with cache.arrival() as other:
+        cache.reserve(other, {entry.sha256: entry.bytes for entry in dataset.manifest.members}, copied=set)
+        plan = plan_fetch("ds", here)
+
+    assert (plan.cold_bytes, plan.drop_bytes) == (110, 0)
+    assert run_fetch(plan).fetched_files == 2
+
+
+def test_an_empty_member_is_fetched_too(tmp_path: Path) -> None:
+    """It takes no room, and stands as any other."""
+    cold(tmp_path / "sets" / "ds", [0, 60])
+    here = tiers(tmp_path, place=str(tmp_path / "sets"), cache=60, hot=60)
+
+    result = run_fetch(plan_fetch("ds", here))
+
+    assert (result.fetched_files, result.hot_files, result.bytes) == (2, 2, 60)
+    assert audit(here.pool("cache")).damage == ()
+
+
+def test_a_dataset_that_was_forgotten_on_the_way_is_known_in_the_end(tmp_path: Path) -> None:
+    """Otherwise its objects would be of no dataset, and nobody could know of a copy."""
+    dataset = cold(tmp_path / "sets" / "ds", [50])
+    here = tiers(tmp_path, place=str(tmp_path / "sets"), hot=None)
+    cache = here.pool("cache")
+
+    def forget(event: Event) -> None:
+        cache.roster.forget(dataset.manifest.digest)
+
+    run_fetch(plan_fetch("ds", here), on_event=forget)
+
+    assert [known.name for known in cache.roster.known()] == ["ds"]

@@ -75,3 +75,14 @@ def test_a_colder_tier_holds_its_objects(tmp_path: Path) -> None:
 
     assert Copies(cache)() == {dataset.digests[0]}
     assert Copies(hot)() == set()
+
+
+def test_a_tier_under_another_name_is_no_copy_of_itself(tmp_path: Path) -> None:
+    """A link to the pool's own directory, or two tiers that the settings put into one."""
+    dataset = cold(tmp_path / "ds", [50])
+    pool = pool_at(tmp_path / "cache", 100)
+    bring(pool, dataset.manifest.members, sources=[dataset.source], copied=set)
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    pool.roster.add(dataset.manifest, place=str(tmp_path / "link"))
+
+    assert Copies(pool)() == set()

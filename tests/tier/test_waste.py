@@ -90,3 +90,14 @@ def test_an_orphan_that_is_known_again_stays(tmp_path: Path) -> None:
     remove_waste(pool, waste)
 
     assert len(waste.orphans) == len(pool.usage().objects) == 3
+
+
+def test_a_pool_that_was_not_made_stays_so(tmp_path: Path) -> None:
+    """Looking for waste must not leave what would be refused as no tier."""
+    pool = Pool(tmp_path / "none", budget_bytes=10)
+
+    waste = find_waste(pool, copied=set, now_s=NOW_S)
+    remove_waste(pool, waste)
+
+    assert waste.bytes == 0
+    assert not pool.root.exists()
