@@ -225,7 +225,7 @@ def test_cat_writes_the_bytes_as_they_are(clean_room: Path) -> None:
         (["cat", "ds", "nobody"], "has no sample 'nobody'"),
         (["cat", "ds", "r00001.txt"], "has no part txt\nhint: Name one that it has: r00001.json"),
         (["cat", "nowhere", "a"], "nowhere is not there"),
-        (["verify", "raw"], "has no manifest.json"),
+        (["verify", "empty"], "has no manifest.json"),
         (["tokenize", "s3://bucket/ds", "tok", "--model", "m"], "tokenize works on a local directory"),
         (["tokenize", "ds", "tok", "--model", "nowhere"], "nowhere is not a directory with a tokenizer"),
         (["tokenize", "ds", "tok", "--model", "m", "--seq-len", "1"], "seq_len must be 2 or more"),
@@ -235,6 +235,7 @@ def test_cat_writes_the_bytes_as_they_are(clean_room: Path) -> None:
 def test_what_is_not_there_ends_with_2(raw: Path, words: list[str], said: str) -> None:
     """A wrong place or name is wrong usage."""
     datakit("pack", "raw.jsonl", "ds")
+    Path("empty").mkdir()
 
     answer = datakit(*words)
 
