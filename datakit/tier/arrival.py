@@ -73,7 +73,7 @@ class Arrival:
 
     def __init__(self, top: Path) -> None:
         self._top = top
-        self.path = top / f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{secrets.token_hex(4)}"
+        self.path = top / f"{machine_id()}-{os.getpid()}-{start_of(os.getpid())}-{secrets.token_hex(4)}"
 
     def open(self) -> None:
         """Make it."""
@@ -133,8 +133,8 @@ class Arrival:
             match = _HOLDER.fullmatch(path.name)
             if match is None or path == self.path:
                 continue
-            if match["machine"] == _machine():
-                is_dead = _start(int(match["pid"])) != match["start"]
+            if match["machine"] == machine_id():
+                is_dead = start_of(int(match["pid"])) != match["start"]
             else:
                 seen_ns = _modified_ns(path / _ALIVE)
                 is_dead = now_ns is not None and seen_ns is not None and now_ns - seen_ns > STALE_S * 10**9
@@ -241,13 +241,13 @@ def _modified_ns(path: Path) -> int | None:
         return None
 
 
-def _machine() -> str:
+def machine_id() -> str:
     """Twelve hex digits of this machine's boot and the namespace that process numbers are of."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return hashlib.sha256(f"{boot} {os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:12]
 
 
-def _start(pid: int) -> str | None:
+def start_of(pid: int) -> str | None:
     """When a process began, in ticks since the machine's start; None of one that is dead, or waits to be buried."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
