@@ -43,7 +43,6 @@ UPLOADS = 3
 ABORT_TRIES = 3
 """How often an upload is aborted that the store is too busy to abort; at once, because whoever failed is waiting."""
 
-
 _PASSING = (StoreUnavailable, Interrupted, LimitExceeded, NotAllowed)
 """Errors after which the same command may go through."""
 
@@ -63,10 +62,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An upload under way, and how old it is by the store's own clock."""
+    """An upload under way: how old it is by the store's own clock, and whether it was begun as ours are."""
 
     id: str
     age_s: float
+    is_plain: bool
 
 
 class Calls(Protocol):
@@ -174,7 +174,7 @@ class Multipart:
             for upload in pending:
                 with contextlib.suppress(Lost):  # it has ended meanwhile
                     kept = self._kept(upload)
-                    if self._fits(kept):
+                    if upload.is_plain and self._fits(kept):
                         fitting.append(_Begun(upload.id, {part.number: part.etag for part in kept}, own=False))
                     elif upload.age_s >= STALE_S:
                         self._abort(upload.id)
@@ -203,7 +203,7 @@ class Multipart:
             nonlocal tried
             if tried and self._is_listed:  # the answer to the first try was lost, and its upload is there
                 for upload in self._calls.under_way(self._key):
-                    if not self._calls.kept(self._key, upload.id):
+                    if upload.is_plain and not self._calls.kept(self._key, upload.id):
                         return upload.id
             tried = True
             return self._calls.begin(self._key)
@@ -242,10 +242,8 @@ class Multipart:
 
     def _can_continue(self, error: BaseException) -> bool:
         """Whether the same command continues an upload that has ended so."""
-        passing = isinstance(error, (StoreUnavailable, Interrupted, LimitExceeded, NotAllowed)) or not isinstance(
-            error, DatakitError
-        )
-        return passing and self._is_listed and self._is_recognised
+        final = isinstance(error, DatakitError) and not isinstance(error, _PASSING)
+        return not final and self._is_listed and self._is_recognised
 
     def _abort(self, upload: str) -> None:
         for _ in range(ABORT_TRIES):

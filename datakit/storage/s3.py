@@ -56,7 +56,6 @@ _ROADS = {
     "EndpointConnectionError": "no connection",
     "ProxyConnectionError": "no connection to the proxy",
     "ReadTimeoutError": "time-out",
-    "ResponseParserError": "the body broke off",
     "ResponseStreamingError": "the body broke off",
     "IncompleteReadError": "the body broke off",
     "ConnectionClosedError": "the connection broke off",
@@ -92,10 +91,13 @@ class S3Calls:
         with self._door(key) as client:
             self._meter.add(list=1)
             answer = client.list_multipart_uploads(Bucket=self._bucket, Prefix=key)
+            found = [each for each in answer.get("Uploads", ()) if each["Key"] == key]
             date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-            found = {each["UploadId"]: each["Initiated"] for each in answer.get("Uploads", ()) if each["Key"] == key}
-            now = parsedate_to_datetime(date) if date else max(found.values(), default=None)
-            return [Pending(upload, (now - since).total_seconds()) for upload, since in found.items()]
+            now = parsedate_to_datetime(date) if date else max((each["Initiated"] for each in found), default=None)
+            return [
+                Pending(each["UploadId"], (now - each["Initiated"]).total_seconds(), is_plain=_is_plain(each))
+                for each in found
+            ]
 
     def kept(self, key: str, upload: str) -> list[Kept]:
         """One LIST for each thousand parts."""
@@ -210,6 +212,11 @@ def _connect(options: StoreOptions, profile: Profile) -> Any:
     )
 
 
+def _is_plain(upload: Mapping[str, Any]) -> bool:
+    """Whether an upload was begun as we begin ours: one with checksums wants them of each part, and at the end."""
+    return "ChecksumAlgorithm" not in upload and upload.get("StorageClass", "").upper() in ("", "STANDARD")
+
+
 def _authorities() -> str | None:
     """The file of certificates that the rest of datakit trusts, or None for botocore's own choice."""
     if "AWS_CA_BUNDLE" in os.environ:
@@ -231,6 +238,9 @@ def translated(error: Exception, asked: Asked) -> DatakitError:
     for name in names:
         if name in _ROADS:
             return no_answer(asked, _ROADS[name])
+    if "ResponseParserError" in names:  # which is no broken body: its length was right
+        hint = "Check the endpoint, and what stands between it and here"
+        return DatakitError(f"{asked.where}: the answer{asked.at} is none of S3's", hint=hint, subject=asked.where)
     hint = "Check the address; DATAKIT_DEBUG=1 shows what botocore says"
     return UsageError(f"{asked.where}: botocore cannot do this ({names[0]})", hint=hint, subject=asked.where)
 

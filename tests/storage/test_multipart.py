@@ -152,6 +152,20 @@ def test_an_upload_that_does_not_fit_is_left_for_a_day(
     assert sent(faulty) == 2 * PARTS
 
 
+@pytest.mark.parametrize("begun_with", ["ChecksumAlgorithm>CRC32", "StorageClass>GLACIER"])
+@pytest.mark.parametrize("parts", [0, 3])
+def test_an_upload_that_another_tool_began_otherwise_is_left(faulty: FaultyServer, parts: int, begun_with: str) -> None:
+    """S3 refuses parts without checksums in one that was begun with them; a storage class is the object's for good."""
+    name = leave(faulty, parts=parts)
+    faulty.uploads[name].begun_with = f"<{begun_with}</{begun_with.partition('>')[0]}>"
+
+    put(faulty)
+
+    assert faulty.objects["k"][0] == DATA
+    assert sent(faulty) == PARTS
+    assert set(faulty.uploads) == {name}
+
+
 def test_an_old_upload_that_fits_is_continued(faulty: FaultyServer) -> None:
     """However long ago its machine was lost."""
     leave(faulty, parts=6)

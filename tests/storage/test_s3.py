@@ -222,7 +222,7 @@ def answered(status: int, code: str) -> Exception:
         (E.HTTPClientError(error="x"), StoreUnavailable, "the connection failed"),
         (E.ResponseStreamingError(error="x"), StoreUnavailable, "the body broke off"),
         (E.IncompleteReadError(actual_bytes=1, expected_bytes=2), StoreUnavailable, "the body broke off"),
-        (botocore.parsers.ResponseParserError("x"), StoreUnavailable, "the body broke off"),
+        (botocore.parsers.ResponseParserError("x"), DatakitError, "the answer at http://store:9 is none of S3's"),
         (E.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"), DatakitError, "is not trusted"),
         (E.SSLError(endpoint_url="x", error="EOF"), StoreUnavailable, "the connection failed"),
         (E.NoCredentialsError(), NotAllowed, "no credentials were found"),

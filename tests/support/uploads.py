@@ -24,6 +24,7 @@ class Pending:
 
     key: str
     started_s: float
+    begun_with: str = ""  # further elements of its entry in a list
     parts: dict[int, tuple[bytes, str]] = field(default_factory=dict)
 
 
@@ -80,7 +81,7 @@ class Uploads(dict[str, Pending]):
         with self._guard:
             rows = [
                 f"<Upload><Key>{each.key}</Key><UploadId>{name}</UploadId><Initiated>{_moment(each.started_s)}</Initiated>"
-                "</Upload>"
+                f"{each.begun_with}</Upload>"
                 for name, each in sorted(self.items(), key=lambda item: item[1].key)
                 if each.key.startswith(prefix)
             ]
