@@ -7,7 +7,8 @@ file for each object.
 
 Nobody depends on a lock. A promise is written first, then everything is summed, and it holds only if the sum is
 within the budget: of two who ask at once, the later to write sees the other. Whoever moves a file moves it along the
-order in which it is counted (arriving, objects, aside), so that a count may see it twice and never not at all.
+order in which it is counted (arriving, objects, aside), so that a count may see it twice and never not at all;
+whoever counts lists the directories until none is new.
 
 The directory of a dead process, or one whose owner was last seen `STALE_S` ago on another machine, is renamed to
 `left-<8 hex>`: its promises end, its owner (should it live) finds it gone, and its parts go on for whoever fetches
@@ -159,21 +160,28 @@ class Arrival:
 
 
 def look(top: Path) -> list[Incoming]:
-    """What is arriving in a pool, by the names and sizes of files alone."""
-    found = []
-    for path in _folders(top):
-        is_left = _LEFT.fullmatch(path.name) is not None
-        promised: dict[str, tuple[int, int]] = {}
-        here: dict[str, int] = {}
-        for name, status in _files(path):
-            if match := _PROMISE.fullmatch(name):
-                if not is_left:
-                    promised[match["digest"]] = (int(match["bytes"]), status.st_mtime_ns)
-            elif match := _FILE.fullmatch(name):
-                digest = match["digest"] or match["name"]
-                here[digest] = here.get(digest, 0) + status.st_size
-        found.append(Incoming(path, promised, here, is_left))
-    return found
+    """What is arriving in a pool, by the names and sizes of files alone.
+
+    A directory that gets another name meanwhile stands in a later listing, so it is seen once more, or twice.
+    """
+    found: dict[Path, Incoming] = {}
+    while new := [path for path in _folders(top) if path not in found]:
+        found |= {path: _look_into(path) for path in new}
+    return list(found.values())
+
+
+def _look_into(path: Path) -> Incoming:
+    is_left = _LEFT.fullmatch(path.name) is not None
+    promised: dict[str, tuple[int, int]] = {}
+    here: dict[str, int] = {}
+    for name, status in _files(path):
+        if match := _PROMISE.fullmatch(name):
+            if not is_left:
+                promised[match["digest"]] = (int(match["bytes"]), status.st_mtime_ns)
+        elif match := _FILE.fullmatch(name):
+            digest = match["digest"] or match["name"]
+            here[digest] = here.get(digest, 0) + status.st_size
+    return Incoming(path, promised, here, is_left)
 
 
 def touched(left: Incoming) -> dict[str, float]:

@@ -136,6 +136,28 @@ def test_closing_leaves_only_what_can_go_on(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("moment", ["listed", "named"])
+def test_what_gets_another_name_during_the_look_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whether its directory goes after the directories were listed, or after its own files were."""
+    into = opened(tmp_path)
+    into.promise({A: 60})
+    (into.path / f".{A}.{'a' * 8}.part").write_bytes(b"x" * 60)
+    listed = os.listdir
+
+    def listing(folder: Path) -> list[str]:
+        if folder != into.path:
+            return listed(folder)
+        names = listed(folder) if moment == "named" else []
+        into.close()
+        return names or listed(folder)
+
+    monkeypatch.setattr("datakit.tier.arrival.os.listdir", listing)
+
+    assert sum(each.bytes for each in look(tmp_path)) == 60
+
+
 def test_a_dead_process_that_nobody_has_waited_for_is_dead(tmp_path: Path) -> None:
     """A zombie still has its number and its start."""
     code = OPEN.replace("sys.stdin.read()", "")
