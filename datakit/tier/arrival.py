@@ -144,14 +144,18 @@ class Arrival:
                     _leave(path)
 
     def adopt(self, digests: Iterable[str]) -> None:
-        """Go on with what killed fetches have left of these objects, which must be promised."""
+        """Go on with what killed fetches have left of these objects, which must be promised; what cannot go on goes."""
         wanted = set(digests)
         for each in look(self._top):
             for digest in wanted & each.here.keys() if each.is_left else ():
-                for path in each.path.glob(f".{digest}.*"):
-                    if PARTIAL.fullmatch(path.name):
-                        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
-                            os.rename(path, self.path / path.name)
+                for name in _names(each.path):
+                    if digest not in name:
+                        continue
+                    with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+                        if PARTIAL.fullmatch(name):
+                            os.rename(each.path / name, self.path / name)
+                        else:
+                            (each.path / name).unlink()
 
     def close(self) -> None:
         """End all promises; parts that have come stay for a later fetch, and nothing else."""
@@ -200,8 +204,9 @@ def discard(left: Incoming, *, keep: Iterable[str] = ()) -> int:
     kept, freed_bytes = set(keep), 0
     with disk.at_door(left.path):
         for digest in left.here.keys() - kept:
-            for path in left.path.glob(f"*{digest}*"):
-                path.unlink(missing_ok=True)
+            for name in _names(left.path):
+                if digest in name:
+                    (left.path / name).unlink(missing_ok=True)
             freed_bytes += left.here[digest]
         _remove_empty(left.path)
     return freed_bytes
@@ -230,14 +235,18 @@ def _folders(top: Path) -> list[Path]:
             return []
 
 
+def _names(folder: Path) -> list[str]:
+    """What is in a directory; nothing in one that is gone by now."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Names and what is known of them; what moves on meanwhile is counted where it goes."""
     with disk.at_door(folder):
-        try:
-            names = os.listdir(folder)
-        except FileNotFoundError:
-            return
-        for name in names:
+        for name in _names(folder):
             with contextlib.suppress(FileNotFoundError):
                 yield name, os.stat(folder / name)
 

@@ -22,7 +22,7 @@ from datakit.storage.catalog import address
 from datakit.storage.commit import read_manifest
 from datakit.storage.compare import look_for_manifest
 from datakit.storage.counts import RequestCounts
-from datakit.storage.moves import SyncSettings, patient
+from datakit.storage.moves import SyncSettings, gate_before, patient
 from datakit.storage.objects import LocalStore
 from datakit.storage.store import Location, open_location
 from datakit.tier.fill import Brought, Source, bring
@@ -109,12 +109,13 @@ class FetchResult:
 def manifest_of(
     place: str, *, settings: SyncSettings, stores: Mapping[str, StoreOptions] | None
 ) -> tuple[Location, Manifest]:
-    """Where a dataset lies, and its manifest: by one request where that is a store.
+    """Where a dataset lies, and its manifest: by one request where that is a store, whose rates are kept from here on.
 
     Raises:
         NotFound: No commit is there.
     """
     location = open_location(place, stores=stores)
+    gate_before(settings.limits(), location)
     if location.path is not None:
         return location, read_manifest(location.path)
     held = look_for_manifest(location, patient(location, settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +53,14 @@ def know(pool: Pool, *datasets: Cold) -> None:
 def disk_bytes(root: Path) -> int:
     """Bytes on disk by file sizes: objects, arriving files and what lies aside, without journals."""
     folders = ("objects", "arriving", "aside")
-    paths = [path for folder in folders for path in (root / folder).rglob("*")]
+    # os.walk passes over directories that go meanwhile
+    paths = [Path(top) / name for folder in folders for top, _, names in os.walk(root / folder) for name in names]
     return sum(_size(path) for path in paths if path.suffix != ".journal")
 
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size if path.is_file() else 0
+        return path.stat().st_size
     except FileNotFoundError:
         return 0
 

@@ -171,3 +171,17 @@ def test_a_dead_process_that_nobody_has_waited_for_is_dead(tmp_path: Path) -> No
 
     assert into.earlier([A]) == set()
     process.communicate()
+
+
+def test_what_cannot_go_on_does_not_stay_beside_what_comes(tmp_path: Path) -> None:
+    """A sweeper that was killed half-way left a temporary: it counts as room for the same object, so it goes."""
+    left = tmp_path / "left-00000000"
+    left.mkdir()
+    (left / f".{A}.tmp-00000000").write_bytes(b"x" * 9)
+    (left / f".{B}.tmp-00000000").write_bytes(b"x" * 9)
+    into = opened(tmp_path)
+    into.promise({A: 9})
+
+    into.adopt([A])
+
+    assert os.listdir(left) == [f".{B}.tmp-00000000"]

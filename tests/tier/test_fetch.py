@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from datakit.errors import NoSpace, NotFound
+from datakit.errors import LimitExceeded, NoSpace, NotFound
 from datakit.events import Event, Note
+from datakit.storage.limits import Limits
+from datakit.storage.moves import SyncSettings
 from datakit.storage.sync import sync
 from datakit.tier.audit import audit
 from datakit.tier.fetch import plan_fetch, run_fetch
@@ -210,3 +212,23 @@ def test_a_dataset_that_was_forgotten_on_the_way_is_known_in_the_end(tmp_path: P
     run_fetch(plan_fetch("ds", here), on_event=forget)
 
     assert [known.name for known in cache.roster.known()] == ["ds"]
+
+
+class Bounded(SyncSettings):
+    """Settings that allow so many requests; rates are limits of the same kind."""
+
+    def limits(self, *, max_requests: int | None = None, max_cost: float | None = None) -> Limits:
+        return Limits(max_requests=2)
+
+
+def test_the_limits_of_the_settings_stand_before_the_source(faulty: FaultyServer, tmp_path: Path) -> None:
+    """The manifest is one request, and of two objects only the first is asked for."""
+    dataset = cold(tmp_path / "ds", [50, 60])
+    sync(dataset.path, f"{faulty.url}/sets/ds")
+    here = tiers(tmp_path, place=f"{faulty.url}/sets", hot=None)
+
+    plan = plan_fetch("ds", here, settings=Bounded(concurrency=1))
+    with pytest.raises(LimitExceeded):
+        run_fetch(plan)
+
+    assert here.pool("cache").usage().object_bytes in (50, 60)

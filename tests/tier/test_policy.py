@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping
 
@@ -75,6 +76,7 @@ def test_what_holds_the_room_is_said() -> None:
 NUM_SHARDS, NUM_EPOCHS = 1000, 8
 
 
+@functools.cache
 def hit_rate(size: int, *, announced: bool) -> float:
     """Share of reads after the first epoch that find their shard in a cache of `size` equal shards."""
     order = random.Random(7)
