@@ -31,8 +31,10 @@ from datakit.storage.multipart import STALE_S
 from datakit.storage.objects import ObjectInfo, Part
 from datakit.storage.retry import Pace, PatientStore
 from datakit.storage.store import ObstoreStore
+from datakit.storage.sync import sync
 from datakit.storage.transfer import Knobs
 from datakit.storage.upload import Put, upload
+from support.commits import make_commit
 from support.faulty import Fault, FaultyServer
 from support.memory import MemoryBody
 from support.process import kill, run_code, start_code
@@ -388,9 +390,10 @@ def test_what_can_be_continued_is_left_and_all_else_is_aborted(
 
 
 def test_a_limit_that_is_reached_leaves_what_is_sent(faulty: FaultyServer) -> None:
-    """A higher one continues."""
-    store = store_of(faulty)
-    store.limit(Gate(Limits(max_requests=6)))
+    """A higher one continues: of money too, which it costs nothing to abort with."""
+    options = dataclasses.replace(StoreOptions.from_environment(faulty.env), put_per_10k=10_000.0)
+    store = ObstoreStore(faulty.url, options=options)
+    store.limit(Gate(Limits(max_cost=6)))
 
     with pytest.raises(LimitExceeded):
         store.upload("k", body(), connections=1)
@@ -445,6 +448,7 @@ import sys
 from pathlib import Path
 from datakit.storage.retry import Pace
 from datakit.storage.store import open_location
+from datakit.storage.sync import sync
 from datakit.storage.transfer import Knobs
 from datakit.storage.upload import Put, upload
 path = Path(sys.argv[1])
@@ -479,6 +483,30 @@ def test_a_killed_process_is_continued_by_the_same_command(
 
     assert sent(faulty) == FILE_PARTS - after
     assert faulty.objects["k"][0] == FILE
+    assert len(faulty.uploads) == 0
+    faulty.released.set()
+
+
+def test_a_killed_sync_of_a_commit_goes_on(faulty: FaultyServer, big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a checkpoint is written back: its large member is continued, and the manifest comes last."""
+    for name, value in faulty.env.items():
+        monkeypatch.setenv(name, value)
+    commit = big.parent / "step-00000001"
+    make_commit(commit, {"adapter_model.safetensors": FILE, "state.json": b"{}"})
+    code = "import sys; from datakit.storage.sync import sync; print(1, flush=True); sync(sys.argv[1], sys.argv[2])"
+    key, dest = f"{commit.name}/adapter_model.safetensors", f"{faulty.url}/{commit.name}"
+    faulty.faults = [Fault("hold", method="PUT", key=key, times=99, after=2)]
+    process = start_code(code, commit, dest)
+    until(lambda: kept_by(faulty) == 2)
+    kill(process)
+    faulty.faults, faulty.log = [], []
+
+    again = sync(commit, dest)
+
+    assert len(faulty.asked("PUT", key)) == FILE_PARTS - 2
+    assert again.moved_files == 2
+    assert faulty.objects[key][0] == FILE
+    assert sync(commit, dest).up_to_date
     assert len(faulty.uploads) == 0
     faulty.released.set()
 
