@@ -177,6 +177,7 @@ ORDER = [
     "tier/supply",
     "tier/desk",
     "tier/keeper",
+    "tier/starting",
     "tier/client",
     "feed/mapped",
     "feed/dataset",

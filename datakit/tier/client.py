@@ -9,13 +9,9 @@ use it. Threads take turns: who wants to ask while another waits uses a client o
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import secrets
-import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -30,13 +26,12 @@ from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.catalog import address
 from datakit.storage.commit import read_manifest
-from datakit.storage.copies import error_of
 from datakit.storage.store import open_location
 from datakit.tier import door
 from datakit.tier.pool import Pool
 from datakit.tier.protocol import Decoder, Frame, encode, unwrap
+from datakit.tier.starting import LOG_NAME, start
 
-LOG_NAME = "agent.log"
 START_LOCK_NAME = ".start.lock"
 
 DEADLINE_S = 900.0
@@ -228,7 +223,7 @@ class CacheClient:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._guard = threading.Lock()
-        self._token = secrets.token_hex(4)
+        self._tokens: list[str] = []
         self._leases = Counter()
         self._order = None
         self._at = None
@@ -282,8 +277,12 @@ class CacheClient:
             raise DatakitError(message, hint=self._log_hint, subject=request["op"]) from None
         except OSError as error:
             if isinstance(error, DatakitError):
+                self._hang_up()
                 raise
             raise _Gone from None
+        except BaseException:  # what answers a request that was left would be taken for that of the next
+            self._hang_up()
+            raise
 
     def _wait_at_most(self, until_s: float) -> None:
         assert self._socket is not None
@@ -293,10 +292,11 @@ class CacheClient:
         self._socket.settimeout(left_s)
 
     def _connect(self, until_s: float) -> None:
-        """Connect, and say all that the agent before this one knew."""
+        """Connect, and say all that was said on connections before this one."""
         self._socket = self._find(min(until_s, time.monotonic() + START_S))
         self._decoder = Decoder()
-        unwrap(self._exchange({"op": "hello", "token": self._token}, until_s))
+        earlier, self._tokens = self._tokens, [*self._tokens, secrets.token_hex(4)]
+        unwrap(self._exchange({"op": "hello", "token": self._tokens[-1]}, until_s))
         for request in self._datasets.values():
             unwrap(self._exchange(request, until_s))
         for digest, count in list(self._leases.items()):
@@ -309,7 +309,8 @@ class CacheClient:
             unwrap(self._exchange(self._order, until_s))
             if self._at is not None:
                 unwrap(self._exchange({"op": "step", "step": self._at}, until_s))
-        unwrap(self._exchange({"op": "settled"}, until_s))
+        unwrap(self._exchange({"op": "settled", "earlier": earlier}, until_s))
+        self._tokens = self._tokens[-1:]
 
     def _find(self, until_s: float) -> socket.socket:
         """A connection to the agent, which is started where there is none.
@@ -331,37 +332,10 @@ class CacheClient:
                     found = door.dial(self.root, timeout_s=1.0)
                     if found is not None:
                         return found
-                    if not self._start(until_s):
+                    if not start(self.root, self._options, until_s=until_s):
                         time.sleep(RESTART_S)
             except Busy:
                 time.sleep(POLL_S)
-
-    def _start(self, until_s: float) -> bool:
-        """Start an agent by exec, and hear how that went; False where it found another, or died.
-
-        Raises:
-            DatakitError: What it says is in the way.
-        """
-        package = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-P", "-m", "datakit.tier.keeper", str(self.root)]
-        command += ["--budget-bytes", str(self.budget_bytes), "--name", self.name]
-        command += [] if self.idle_s is None else ["--idle-s", str(self.idle_s)]
-        with disk.at_door(self.root), open(self.root / LOG_NAME, "ab") as log:
-            # the shell leaves at once: the agent is nobody's child, whom this process would have to bury
-            shell = subprocess.Popen(
-                ["/bin/sh", "-c", '"$@" &', "sh", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": path, "TOKIO_WORKER_THREADS": "2"},
-                start_new_session=True,
-            )
-        with shell:
-            said = _line(shell, until_s)
-        if "error" in said:
-            raise error_of(said, subject=str(self.root))
-        return bool(said.get("serving"))
 
     def _hang_up(self) -> None:
         if self._socket is not None:
@@ -369,26 +343,13 @@ class CacheClient:
             self._socket = None
 
     @property
+    def _options(self) -> tuple[str, ...]:
+        given = ("--budget-bytes", str(self.budget_bytes), "--name", self.name)
+        return given if self.idle_s is None else (*given, "--idle-s", str(self.idle_s))
+
+    @property
     def _log_hint(self) -> str:
         return f"See {self.root / LOG_NAME}"
-
-
-def _line(shell: subprocess.Popen[bytes], until_s: float) -> dict[str, Any]:
-    """What an agent says once it has begun; nothing where it has died, or takes too long."""
-    assert shell.stdout is not None
-    ready = select.poll()
-    ready.register(shell.stdout, select.POLLIN)
-    data = b""
-    while not data.endswith(b"\n") and ready.poll(max(0.0, until_s - time.monotonic()) * 1000):
-        piece = os.read(shell.stdout.fileno(), 65536)
-        if not piece:
-            break
-        data += piece
-    try:
-        said = json.loads(data)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
 
 
 def _again(

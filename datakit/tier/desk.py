@@ -159,7 +159,7 @@ class Desk:
         return answers[op](request, reader)
 
     def _hello(self, request: Mapping[str, Any], reader: Reader) -> Frame:
-        reader.holder = holder_of(reader.pid, str(int(request["token"], 16).to_bytes(4, "big").hex()))
+        reader.holder = holder_of(reader.pid, _token(request["token"]))
         reader.rate = Rate(self._clock())
         with self._guard:
             self._readers.add(reader)
@@ -188,7 +188,7 @@ class Desk:
                 self._await(self._supply.want(digest), reader)
             else:
                 self._ledger.give_back(reader.holder, digest)
-                self._supply.look()
+                self._supply.wish(digest)
                 return Frame({"path": None})
         except BaseException:
             self._ledger.give_back(reader.holder, digest)
@@ -271,9 +271,9 @@ class Desk:
         self._ledger.give_back(reader.holder, digest)  # it is held as often as before
         return Frame({**answer.value, "was_damaged": problem is not None})
 
-    def _settled(self, _request: Mapping[str, Any], reader: Reader) -> Frame:
-        assert reader.holder is not None
-        self._ledger.settle(reader.holder)
+    def _settled(self, request: Mapping[str, Any], reader: Reader) -> Frame:
+        for token in request["earlier"]:
+            self._ledger.end(holder_of(reader.pid, _token(token)))
         self._supply.look()
         return Frame({})
 
@@ -358,3 +358,8 @@ class Desk:
             return self._library.size(digest)
         except DatakitError:
             return 0
+
+
+def _token(text: str) -> str:
+    """Eight hex digits, which are part of a file's name."""
+    return int(text, 16).to_bytes(4, "big").hex()

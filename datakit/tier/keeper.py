@@ -8,16 +8,17 @@ connected for a while it ends, and it may be killed at any time: the next one go
 
 Requests, each a JSON object with `op`; `shard` is a sha256, answers are in brackets:
 
-    hello    token                       who asks; the first [pid, root, budget_bytes]
+    hello    token                       the first, with a word of this connection's own [root, budget_bytes]
     open     place, digest?, options?    a dataset: its manifest and indexes are here, and held [digest, name]
-    lease    shard, wait                 held, once it is here [path; null where it is not, and `wait` is false]
+    lease    shard, wait                 held, once it is here [path]; without `wait` null where it is not, and it
+                                         comes when nobody waits for another, if there is room
     release  shard                       held no more
     order    shards, steps?              what this reader will want, in order; replaces what it said before
     step     step                        the reader begins this step of its order
     read     shard, offset, size         bytes of a shard, from where it lies; not kept [raw]
     damaged  shard                       look at one that is held; damaged, it is set aside and fetched again
                                          [path, was_damaged]
-    settled                              a reader that came back has said all that it holds
+    settled  earlier                     a reader that came back has said all that it held by these tokens
     status                               what is here, who holds it, what comes, who will starve and when
     stop                                 end, unless others are connected [stopping]
 """
@@ -105,12 +106,14 @@ class Keeper:
     def _serve(self, connection: socket.socket) -> None:
         reader: Reader | None = None
         try:
-            with connection, contextlib.suppress(OSError):
+            with connection:
                 connection.settimeout(None)
                 reader = Reader(door.check_peer(connection), is_gone=lambda: _is_gone(connection))
                 self._talk(connection, reader)
         except DatakitError as error:
             logger.warning("a connection was ended: %s", error)
+        except OSError:
+            pass  # the other end went away
         finally:
             if reader is not None:
                 self._desk.leave(reader)

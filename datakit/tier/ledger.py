@@ -2,7 +2,7 @@
 
 A lease ends with its holder, a connection to the agent. It is also an empty file, `leases/<process>-<its start>-<8
 hex>.<sha256>`, so that an agent that takes the place of a killed one drops nothing that a living reader holds: it
-inherits these leases until the reader has come back and said which of them it still has, or its process is dead.
+inherits these leases until the reader has come back and taken what it still has, or its process is dead.
 Where the disk has no room for such a file, the lease is of memory alone.
 """
 
@@ -28,7 +28,7 @@ _FILE = re.compile(
 
 
 def holder_of(pid: int, token: str) -> str:
-    """The name of one who holds: a process and a word of its choice, eight hex digits."""
+    """The name of one who holds: a process and a word of its connection's own, eight hex digits."""
     return f"{machine_id()}-{pid}-{start_of(pid) or 0}-{token}"
 
 
@@ -81,14 +81,6 @@ class Ledger:
             if counts[digest] <= 0:
                 del counts[digest]
                 self._release(holder, digest)
-
-    def settle(self, holder: str) -> None:
-        """End what was inherited for a reader who has come back, and has not taken it again."""
-        with self._guard:
-            self._inherited.discard(holder)
-            for one, digest in list(self._holds):
-                if one == holder and not self._counts.get(holder, Counter())[digest]:
-                    self._release(holder, digest)
 
     def end(self, holder: str) -> None:
         """End all that a reader holds."""

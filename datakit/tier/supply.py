@@ -89,6 +89,7 @@ class Supply:
         self._flights: dict[str, Flight] = {}
         self._waiting: list[Flight] = []
         self._refused: set[str] = set()
+        self._wishes: dict[str, None] = {}
         self._num_active = 0
         self.rate = Rate(clock())
         self.fetched_files = 0
@@ -109,6 +110,13 @@ class Supply:
             flight.is_wanted = True
             self._turn.notify_all()
             return flight
+
+    def wish(self, digest: str) -> None:
+        """Have an object fetched when nobody waits, if there is room for it."""
+        with self._turn:
+            if digest not in self._flights and digest not in self._refused:
+                self._wishes[digest] = None
+                self._turn.notify()
 
     def look(self) -> None:
         """Look again what to fetch ahead: something was released, or will be wanted."""
@@ -145,9 +153,11 @@ class Supply:
             return self._queue.popleft()
         if self._waiting:
             return None
-        for digest in self._ahead():
+        wishes, self._wishes = self._wishes, {}
+        for digest in (*self._ahead(), *wishes):
             if digest not in self._flights and digest not in self._refused and not self._pool.has(self._entry(digest)):
                 flight = self._flights[digest] = Flight(digest, is_wanted=False)
+                self._wishes = {each: None for each in wishes if each != digest}
                 return flight
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from support.agents import Cache, is_whole, shards_of, wait_until
 from support.commits import noise
 from support.datasets import lines, make_dataset, publish
 from support.faulty import FaultyServer
-from support.process import environment
+from support.process import environment, halt
 
 
 def dataset_at(tmp_path: Path, num_shards: int = 4) -> tuple[Path, list[str]]:
@@ -53,6 +54,26 @@ def test_what_was_held_and_announced_is_said_anew(tmp_path: Path, cache: Cache) 
     assert digests[0] not in {path.name.partition(".")[2] for path in (cache.root / "leases").iterdir()}
     assert paths[0] == paths[1]
     assert other.open(place, digest=client.open(place).digest)
+
+
+def test_a_client_that_gave_up_on_an_answer_holds_what_it_held(tmp_path: Path, cache: Cache) -> None:
+    """It comes back by another connection, and the end of the first frees nothing of that."""
+    place, digests = dataset_at(tmp_path)
+    client = cache.client()
+    client.open(place)
+    client.lease(digests[0])
+    halt(cache.pid)
+    client.deadline_s = 0.2
+    with pytest.raises(DatakitError, match="did not answer lease"):
+        client.lease(digests[1])
+    os.kill(cache.pid, signal.SIGCONT)
+    client.deadline_s = 60
+
+    client.status()
+
+    wait_until(lambda: len(client.status()["readers"]) == 1)
+    assert digests[0] in {path.name.partition(".")[2] for path in (cache.root / "leases").iterdir()}
+    assert client.status()["leases"] == [{"pid": os.getpid(), "objects": len(digests) + 1}]
 
 
 def test_a_dataset_is_known_by_its_digest_without_a_request(tmp_path: Path, cache: Cache, faulty: FaultyServer) -> None:

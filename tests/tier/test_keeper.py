@@ -260,6 +260,25 @@ def test_the_next_shards_come_ahead_and_no_more(tmp_path: Path, cache: Cache, fa
     assert {said["starves_at_step"] for said in client.status()["readers"]} <= {None, 50}
 
 
+def test_what_is_not_waited_for_comes_all_the_same(tmp_path: Path, cache: Cache, faulty: FaultyServer) -> None:
+    """As far as there is room: the rest is read from where it lies, and what is held stays."""
+    url = small(tmp_path, faulty, 4)
+    manifest = read_manifest(tmp_path / "ds")
+    digests = shards_of(manifest)
+    client = cache.client(budget_bytes=index_bytes(manifest) + 2 * size_of(manifest, digests[0]))
+    client.open(url)
+
+    def held() -> int:
+        return sum(client.lease(digest, wait=False) is not None for digest in digests[:2])
+
+    assert [client.lease(digest, wait=False) for digest in digests[:2]] == [None, None]
+    wait_until(lambda: held() == 2)
+    assert [client.lease(digest, wait=False) for digest in digests[2:]] == [None, None]
+    wait_until(lambda: not client.status()["coming"])
+
+    assert [client.path(digest).exists() for digest in digests] == [True, True, False, False]
+
+
 def test_a_damaged_shard_is_set_aside_and_comes_again(tmp_path: Path, cache: Cache, faulty: FaultyServer) -> None:
     """One that is whole stays as it is, whoever says otherwise."""
     url = small(tmp_path, faulty, 1)

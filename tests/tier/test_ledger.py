@@ -46,24 +46,24 @@ def test_what_is_held_once_for_each_take_is_dropped_after_the_last(tmp_path: Pat
 
 
 def test_a_new_ledger_holds_what_living_readers_held(tmp_path: Path) -> None:
-    """Until they say which of it they still have."""
+    """Until they have come back by a connection of another name, and taken what they still have."""
     pool, (one, two) = filled(tmp_path)
-    me = holder_of(os.getpid(), ME)
+    before, after = holder_of(os.getpid(), ME), holder_of(os.getpid(), "00000002")
     for digest in (one, two):
-        Ledger(pool).take(me, digest)
+        Ledger(pool).take(before, digest)
     later = Pool(pool.root, budget_bytes=1000).open()
     ledger = Ledger(later)
 
     ledger.inherit()
     assert not later.drop(one)
-    assert sorted(ledger.held()[me]) == sorted((one, two))
-    ledger.take(me, one)
-    ledger.settle(me)
+    assert sorted(ledger.held()[before]) == sorted((one, two))
+    ledger.take(after, one)
+    ledger.end(before)
 
     assert not later.drop(one)
     assert later.drop(two)
-    assert pid_of(me) == os.getpid()
-    ledger.end(me)
+    assert pid_of(after) == os.getpid()
+    ledger.end(after)
     assert os.listdir(pool.root / "leases") == []
 
 
