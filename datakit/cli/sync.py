@@ -91,8 +91,9 @@ def register(app: typer.Typer) -> None:
             chosen |= {"max_requests": max_requests, "max_cost": max_cost}
             places = [place for place in (src, dest) if place is not None]
             if flush or deadline is not None:
-                others = (from_, to, remote, dest, include, exclude, *chosen.values())
-                _flush(session, src, deadline, settings, alone=flush and not any(others))
+                others = (from_, to, remote, dest, include or None, exclude or None, *chosen.values())
+                alone = flush and all(value is None or value is False for value in others)
+                _flush(session, src, deadline, settings, alone=alone, dry_run=dry_run)
                 return
             _check_words(
                 len(places), from_, to, remote, bounded=any(value not in (None, False) for value in chosen.values())
@@ -137,29 +138,32 @@ def _check_words(num_places: int, from_: str | None, to: str | None, remote: str
         raise UsageError(message, hint="What lies in DVC's remote is shared by all versions; dvc gc removes from it")
 
 
-def _flush(session: frame.Session, src: str | None, deadline: str | None, settings: Settings, *, alone: bool) -> None:
+def _flush(
+    session: frame.Session, src: str | None, deadline: str | None, settings: Settings, *, alone: bool, dry_run: bool
+) -> None:
     """`--flush`."""
-    import time
-
     from datakit.errors import UsageError
     from datakit.storage.access import local_path
-    from datakit.storage.flush import flush, queues_below
-    from datakit.train.shelf import QUEUE_NAME
+    from datakit.storage.flush import flush, plan_flush
+    from datakit.train.shelf import queues_below
     from datakit.units import format_duration, parse_duration
 
     if not alone:
         hint = "datakit sync --flush RUN --deadline 25s"
         raise UsageError("--flush and --deadline go together, with a run at most", hint=hint)
-    until = time.monotonic() + parse_duration(deadline or "10m")
-    done = []
-    for queue in queues_below(local_path(src or "."), name=QUEUE_NAME):
-        left_s = max(0.0, until - time.monotonic())
-        done.append(flush(queue, deadline_s=left_s, stores=settings.stores, on_event=session.on_event))
-    copied, left = (sum(len(getattr(run, name)) for run in done) for name in ("copied", "left"))
-    waits = f", {left} without a copy" if left else ""
-    session.done(done, f"{copied} copied and verified in {format_duration(sum(run.seconds for run in done))}{waits}")
-    for trouble in (run.trouble for run in done if run.trouble is not None):
-        raise trouble
+    deadline_s = parse_duration(deadline or "10m")
+    queues = queues_below(local_path(src or "."))
+    if dry_run:
+        waiting = plan_flush(queues)
+        facts: dict[str, object] = {each.dest: "" if each.here else "not here any more" for each in waiting}
+        session.done(waiting, f"Would copy {sum(each.here for each in waiting)}, in this order", facts=facts)
+        return
+    how: dict[str, Any] = {"settings": settings.sync, "stores": settings.stores}
+    done = flush(queues, deadline_s=deadline_s, on_event=session.on_event, **how)
+    left = f", {len(done.left)} without a copy" if done.left else ""
+    session.done(done, f"{len(done.copied)} copied and verified in {format_duration(done.seconds)}{left}")
+    if done.trouble is not None:
+        raise done.trouble
 
 
 def _check_patterns(version: str | None, include: list[str] | None, exclude: list[str] | None) -> None:

@@ -39,13 +39,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from datakit.data.manifest import MANIFEST_NAME
 from datakit.errors import Busy, DatakitError, InputError, IntegrityError, NotFound, Refused, StoreUnavailable
 from datakit.storage import disk
+from datakit.storage.access import StoreOptions
 from datakit.storage.catalog import commits_on, pull_newest, shelf_at
 from datakit.storage.commit import parse_manifest, read_manifest
 from datakit.storage.copies import (
@@ -55,6 +56,7 @@ from datakit.storage.copies import (
     drop_state,
     forget_damage,
     lost,
+    read_copy,
     take_back,
     told,
     verified_below,
@@ -96,6 +98,18 @@ LOCK_RETRY_S = 0.2
 """Between looks at the agent of an earlier attempt that still has work: five a second cost nothing that shows."""
 
 
+class Answers(Protocol):
+    """Where an agent's answers go, a line each."""
+
+    def write(self, line: str, /) -> object:
+        """Take one in."""
+        ...
+
+    def flush(self) -> object:
+        """Pass on what was taken in."""
+        ...
+
+
 class Agent:
     """Does what the inbox says.
 
@@ -103,9 +117,20 @@ class Agent:
         inbox: What to do.
         out: Where answers go.
         queue_dir: Directory of the state files and of the lock that lets one agent publish at a time.
+        settings: How bytes move.
+        stores: Named stores; the process's environment alone where there are none.
     """
 
-    def __init__(self, inbox: Inbox, out: TextIO, *, queue_dir: Path) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        out: Answers,
+        *,
+        queue_dir: Path,
+        settings: SyncSettings = SETTINGS,
+        stores: Mapping[str, StoreOptions] | None = None,
+    ) -> None:
+        self._how: dict[str, Any] = {"settings": settings, "stores": stores}
         self._inbox = inbox
         self._out = out
         self._queue_dir = queue_dir
@@ -162,13 +187,18 @@ class Agent:
 
     def _publish(self, request: dict[str, Any]) -> bool:
         """Publish one commit; False when it should be tried again."""
+        copy = read_copy(Path(request["state"]))
+        done = (copy.state, copy.manifest_digest, copy.dest) if copy is not None else None
+        if done == ("verified", request["manifest_digest"], request["dest"]) and not request["repair"]:
+            self._say("verified", request, bytes=0)  # by another agent, while this one waited for it
+            return True
         self._mark(request, "uploading")
         try:
             _check_digest(request)
         except DatakitError as error:
             return self._fail(request, error)
         try:
-            result = sync(request["path"], request["dest"], settings=SETTINGS, repair=request["repair"])
+            result = sync(request["path"], request["dest"], repair=request["repair"], **self._how)
         except (InputError, IntegrityError) as error:
             if request["repair"]:  # then it is not the copy that is damaged
                 return self._fail(request, error)
@@ -180,7 +210,7 @@ class Agent:
                 return self._fail(request, error)
             return self._delay(request, error)
         except DatakitError as error:
-            return self._fail(request, _explained(error, request["dest"]))
+            return self._fail(request, _explained(error, request["dest"], self._how))
         except Exception as error:  # noqa: BLE001 -- one commit that nobody foresaw must not hold up the others
             return self._fail(request, DatakitError(f"{type(error).__name__}: {error}", hint="Please report it"))
         return self._conclude(request, result)
@@ -191,7 +221,7 @@ class Agent:
         place = request["dest"].rpartition("/")[0]
         known, shelf = verified_below(self._queue_dir, place), None
         with contextlib.suppress(DatakitError):  # who may not list believes the store's answers
-            shelf = shelf_at(place, settings=SETTINGS)
+            shelf = shelf_at(place, **self._how)
         if shelf is not None and not _copy_of(request, digest).is_there(shelf):
             if request["repair"]:
                 return self._fail(request, StoreUnavailable(f"{UNLISTED}, twice", hint=DELETES_HINT))
@@ -227,7 +257,7 @@ class Agent:
     def _look(self, place: str) -> Shelf:
         """List a place, and compare with it what is said to be there."""
         known = verified_below(self._queue_dir, place)
-        shelf = shelf_at(place, settings=SETTINGS)
+        shelf = shelf_at(place, **self._how)
         self._compare(known, shelf)
         return shelf
 
@@ -258,7 +288,7 @@ class Agent:
                 Path(request["dest"]),
                 after=request["after"],
                 pattern=request["pattern"],
-                settings=SETTINGS,
+                **self._how,
                 shelf=shelf,
                 settle=False,
             )
@@ -298,15 +328,15 @@ def _copy_of(request: dict[str, Any], manifest_digest: str | None) -> Copy:
     return Copy(**where, state="verified", manifest_digest=manifest_digest, message=None, error=None)
 
 
-def _explained(error: DatakitError, dest: str) -> DatakitError:
+def _explained(error: DatakitError, dest: str, how: Mapping[str, Any]) -> DatakitError:
     """A refusal at a commit's own place, with the way out where another upload left what is there."""
     if not isinstance(error, Refused) or isinstance(error, Busy):
         return error
     place, _, name = dest.rpartition("/")
     try:
-        if not shelf_at(place, settings=SETTINGS).get(name):
+        if not shelf_at(place, **how).get(name):
             return error
-        there = open_location(dest)
+        there = open_location(dest, stores=how["stores"])
         with contextlib.suppress(NotFound, InputError, IntegrityError):  # none, another program's, or a torn one
             parse_manifest(there.store.fetch(there.key(MANIFEST_NAME)).data, where=dest)
             return error

@@ -68,11 +68,11 @@ class Copy:
 
     @property
     def made_ns(self) -> int:
-        """When the commit here was made; 0 of one that is not."""
-        try:
-            return os.stat(self.path / MANIFEST_NAME).st_mtime_ns
-        except OSError:
-            return 0
+        """When the commit was made; if it is not here any more, when this was last said of it; else 0."""
+        for path in (self.path / MANIFEST_NAME, self.file):
+            with contextlib.suppress(OSError):
+                return os.stat(path).st_mtime_ns
+        return 0
 
     @property
     def is_here(self) -> bool:

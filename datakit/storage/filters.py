@@ -16,8 +16,8 @@ from fnmatch import translate
 from typing import TypeVar
 
 from datakit.data.manifest import MANIFEST_NAME
-from datakit.errors import UsageError
-from datakit.storage.compare import Holding
+from datakit.errors import Refused, UsageError
+from datakit.storage.compare import Holding, Item
 from datakit.units import format_number_of
 
 T = TypeVar("T")
@@ -77,6 +77,34 @@ def chosen(held: Holding, only: Filter, where: str) -> Holding:
         raise UsageError(message, hint="A pattern is compared with the whole name below it, such as raw/a.tar")
     nested = {folder: manifest for folder, manifest in held.nested.items() if f"{folder}/{MANIFEST_NAME}" in items}
     return replace(held, items=items, nested=nested)
+
+
+def refuse_parts(held: Holding, here: Mapping[str, Item], gone: Sequence[Item], only: Filter) -> None:
+    """Refuse to delete some files of a commit at the destination and leave others, because a filter tells them apart.
+
+    Args:
+        held: What the source holds.
+        here: What lies at the destination.
+        gone: What is deleted there.
+        only: The filter.
+
+    Raises:
+        Refused: Names the commit.
+    """
+    if not (only and gone):
+        return
+    names = {item.name for item in gone}
+    for manifest in here:
+        folder, _, name = manifest.rpartition("/")
+        if name != MANIFEST_NAME or folder in held.nested:
+            continue
+        inside = [each for each in here if each.startswith(f"{folder}/" if folder else "")]
+        if names.intersection(inside) and not names.issuperset(inside):
+            raise Refused(
+                f"{folder or 'the destination'} holds a commit, and some of its files would be deleted and some not",
+                hint=f"Leave all of it out: --exclude '{folder}/*'",
+                subject=folder,
+            )
 
 
 def _any_of(patterns: Sequence[str]) -> re.Pattern[str] | None:

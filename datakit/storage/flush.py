@@ -1,40 +1,61 @@
-"""flush: what the write-back of a run still has to do, in the time that is left: the newest commit first.
+"""flush: what the write-back of runs still has to do, in the time that is left: the newest commit first.
 
-For a machine that is about to be reclaimed, and for a run whose trainer is gone: it starts an agent of its own, which
-waits where that of a living trainer works already, and goes on by itself when the time is over. It copies what was
-offered before, and makes no checkpoint.
+For a machine that is about to be reclaimed, and for a run whose trainer is gone. One commit goes up after the other, by
+an agent's work in this process; where the agent of a living trainer is at it, that one is waited for. A store that
+cannot be had is tried again until the time is over. It copies what was offered before, and makes no checkpoint.
 """
 
 from __future__ import annotations
 
-import shlex
+import json
+import queue
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from datakit.errors import DatakitError, Interrupted, NotFound
 from datakit.events import Caution, Note, OnEvent, ignore
 from datakit.storage.access import StoreOptions
-from datakit.storage.copies import Copy, read_copies
-from datakit.storage.store import ObstoreStore, open_location
-from datakit.storage.writeback import Failed, Published, WriteBack
+from datakit.storage.agent import SETTINGS, Agent
+from datakit.storage.copies import Copy, error_of, read_copies, read_copy
+from datakit.storage.inbox import Inbox
+from datakit.storage.moves import SyncSettings
+
+LOOK_S = 0.2
+"""How often it is looked whether another agent has verified what is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A commit without a verified copy.
+
+    Attributes:
+        path: Its directory here.
+        dest: Where its copy will be.
+        here: Whether it is here still.
+    """
+
+    path: Path
+    dest: str
+    here: bool
+    copy: Copy = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What became of the commits of one run that had no copy.
+    """What became of the commits that had no copy.
 
     Attributes:
-        queue: The run's queue directory.
-        copied: Copies that are verified by now and were not before.
-        left: Names of commits that have none, each with the last thing that is known of it.
-        newest: The newest commit that was ever offered, or None.
-        trouble: The error by which the newest has no copy; None where it has one.
+        copied: Their copies that are verified by now, in the order in which they were made.
+        left: Those that are not, each with the last thing that is known of it.
+        newest: Where the newest commit of all is to be copied to; None where none was ever offered.
+        trouble: The error by which that one has no copy; None where it has one.
         seconds: How long it took.
     """
 
-    queue: Path
     copied: tuple[str, ...]
     left: Mapping[str, str]
     newest: str | None
@@ -42,73 +63,110 @@ class Flushed:
     seconds: float
 
 
+def plan_flush(queues: Iterable[Path]) -> tuple[Waiting, ...]:
+    """Commits that have no verified copy, the newest first.
+
+    Args:
+        queues: Queue directories of runs.
+    """
+    copies = [copy for place in queues for copy in read_copies(place)]
+    copies.sort(key=lambda copy: copy.made_ns, reverse=True)
+    return tuple(
+        Waiting(copy.path, copy.dest, copy.path.is_dir(), copy)
+        for copy in copies
+        if copy.state != "verified" and not copy.is_replaced
+    )
+
+
 def flush(
-    queue_dir: Path,
+    queues: Iterable[Path],
     *,
     deadline_s: float,
+    settings: SyncSettings | None = None,
     stores: Mapping[str, StoreOptions] | None = None,
     on_event: OnEvent = ignore,
 ) -> Flushed:
-    """Have what a queue directory holds copied, the newest commit first, for so many seconds at most.
+    """Copy what has no verified copy, the newest first, for so many seconds at most.
 
     Args:
-        queue_dir: The run's.
-        deadline_s: When it returns at the latest, but for a second; the agent goes on with what it has.
+        queues: Queue directories of runs.
+        deadline_s: When it returns; what is under way then goes on as long as the process does.
+        settings: How bytes move; as a training moves them when None.
         stores: Named stores.
-        on_event: Told what became of each.
-
-    Raises:
-        DatakitError: The queue directory cannot be written.
+        on_event: Told what becomes of each.
     """
     begun = time.monotonic()
-    offered = sorted(read_copies(queue_dir), key=lambda copy: copy.made_ns)
-    waiting = _waiting(queue_dir)
-    newest = offered[-1].file.stem if offered else None
-    if not waiting:
-        return Flushed(queue_dir, (), {}, newest, None, 0.0)
-    place = open_location(waiting[-1].place, stores=stores)
-    options = place.store.options if isinstance(place.store, ObstoreStore) else None
-    back = WriteBack(waiting[-1].place, queue_dir=queue_dir, options=options)
-    back.start()
-    missing = back.close(max(0.0, deadline_s - (time.monotonic() - begun)))
-    late = time.monotonic() - begun >= deadline_s
-    for said in back.poll():
-        on_event(_told(said))
-    left = {copy.file.stem: missing[copy.file.stem] for copy in waiting if copy.file.stem in missing}
-    trouble: DatakitError | None = None
-    if newest in left and newest is not None:
-        message = f"{newest} has no verified copy below {waiting[-1].place} yet: {left[newest]}"
-        kind = Interrupted if late else back.trouble(newest)
-        trouble = kind(message, hint="Run the same command again: it continues", subject=str(queue_dir.parent))
-    copied = tuple(copy.dest for copy in waiting if copy.file.stem not in left)
-    return Flushed(queue_dir, copied, left, newest, trouble, time.monotonic() - begun)
+    places = list(queues)
+    everything = [copy for place in places for copy in read_copies(place)]
+    newest = max(everything, key=lambda copy: copy.made_ns, default=None)
+    hands = {place: _Hand(place, settings or SETTINGS, stores) for place in places}
+    copied: list[str] = []
+    troubles: dict[str, DatakitError] = {}
+    for waiting in plan_flush(places):
+        left_s = deadline_s - (time.monotonic() - begun)
+        trouble = hands[waiting.copy.file.parent].copy(waiting, left_s)
+        if trouble is None:
+            copied.append(waiting.dest)
+            on_event(Note(f"{waiting.path.name} is verified at {waiting.dest}"))
+        else:
+            troubles[waiting.dest] = trouble
+            on_event(Caution(f"{waiting.dest} is not there yet: {trouble.message}", trouble.hint))
+    for hand in hands.values():
+        hand.end()
+    return Flushed(
+        copied=tuple(copied),
+        left={dest: error.message for dest, error in troubles.items()},
+        newest=None if newest is None else newest.dest,
+        trouble=None if newest is None else troubles.get(newest.dest),
+        seconds=time.monotonic() - begun,
+    )
 
 
-def _told(said: Published | Failed) -> Note | Caution:
-    if isinstance(said, Published):
-        return Note(f"{said.path.name} is verified at {said.dest}")
-    return Caution(f"{said.path.name} has no copy yet: {said.message}", said.hint)
+class _Hand:
+    """An agent for one queue directory, working in a thread once there is something to do."""
 
+    def __init__(self, queue_dir: Path, settings: SyncSettings, stores: Mapping[str, StoreOptions] | None) -> None:
+        self._inbox = Inbox()
+        self._heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        agent = Agent(self._inbox, self, queue_dir=queue_dir, settings=settings, stores=stores)
+        self._thread = threading.Thread(target=agent.run, name="datakit-flush", daemon=True)
 
-def queues_below(place: Path, *, name: str) -> list[Path]:
-    """Queue directories of a run, or of the runs in a directory or in its `runs`, those with the newest commit first.
+    def write(self, line: str, /) -> None:
+        """Hear an answer of the agent."""
+        self._heard.put(json.loads(line))
 
-    Args:
-        place: A run, or a directory of runs.
-        name: What a run calls its queue directory.
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
-    Raises:
-        NotFound: There is none.
-    """
-    found = [path for pattern in (name, f"*/{name}", f"runs/*/{name}") for path in place.glob(pattern) if path.is_dir()]
-    if not found:
-        message = f"{place} holds no run that is written back"
-        hint = f"Name the --output of a training with --write-back: datakit sync --flush {shlex.quote('RUN')}"
-        raise NotFound(message, hint=hint, subject=str(place))
-    return sorted(found, key=lambda path: -max((copy.made_ns for copy in _waiting(path)), default=0))
+    def copy(self, waiting: Waiting, left_s: float) -> DatakitError | None:
+        """Have one commit copied, in so many seconds; what went wrong, or None."""
+        copy, until = waiting.copy, time.monotonic() + left_s
+        if not waiting.here:
+            return NotFound(
+                f"{waiting.path} is not here any more", hint="Nothing is left to copy", subject=waiting.dest
+            )
+        last = "the time was over before its turn"
+        if left_s > 0:
+            request = {"op": "publish", "path": str(waiting.path), "dest": waiting.dest, "state": str(copy.file)}
+            self._inbox.put(request | {"manifest_digest": copy.manifest_digest, "repair": copy.repair})
+            if not self._thread.is_alive():
+                self._thread.start()
+        while (rest_s := until - time.monotonic()) > 0:
+            now = read_copy(copy.file)
+            if now is not None and now.state == "verified" and now.manifest_digest is not None:
+                return None  # an agent of the trainer's own may have done it
+            try:
+                answer = self._heard.get(timeout=min(rest_s, LOOK_S))
+            except queue.Empty:
+                continue
+            if answer.get("dest") != waiting.dest:
+                continue
+            if answer["event"] == "failed":
+                return error_of(answer, subject=waiting.dest)
+            last = answer.get("message") or last
+        hint = "Run the same command again: it continues"
+        return Interrupted(f"{waiting.dest} has no verified copy yet: {last}", hint=hint, subject=waiting.dest)
 
-
-def _waiting(queue_dir: Path) -> list[Copy]:
-    """Commits that lie here and have no verified copy, the newest last."""
-    copies = [copy for copy in read_copies(queue_dir) if copy.state != "verified" and copy.made_ns]
-    return sorted(copies, key=lambda copy: copy.made_ns)
+    def end(self) -> None:
+        """Say that no more will come."""
+        self._inbox.end()

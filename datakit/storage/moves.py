@@ -25,7 +25,7 @@ from datakit.storage.compare import (
     total_bytes,
 )
 from datakit.storage.estimate import expected, refuse_unpriced
-from datakit.storage.filters import EVERYTHING, Filter, chosen
+from datakit.storage.filters import EVERYTHING, Filter, chosen, refuse_parts
 from datakit.storage.limits import Gate, Limits
 from datakit.storage.objects import LocalStore, Store
 from datakit.storage.partial import partial_bytes
@@ -199,8 +199,9 @@ def plan_sync(
         return _plan(sides, Difference(keep=list(held.items.values())), [], settings, committed, gate, up_to_date=True)
     here = sides.here
     difference = sides.compare(committed, only.of(here))
-    refuse_harm(held, target, sides.store, here, difference.move, delete=delete)
     extra = difference.extra if delete else []
+    refuse_harm(held, target, sides.store, here, difference.move, gone=extra)
+    refuse_parts(held, here, extra, only)
     refuse_many(extra, max_delete)
     refuse_unlisted(held, origin, patient(origin, settings), extra, connections=settings.concurrency)
     plan = _plan(sides, difference, extra, settings, committed, gate)

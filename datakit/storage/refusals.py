@@ -127,7 +127,13 @@ def refuse_unlisted(held: Holding, origin: Location, store: Store, extra: Sequen
 
 
 def refuse_harm(
-    held: Holding, target: Location, store: Store, here: Mapping[str, Item], moves: Sequence[Item], *, delete: bool
+    held: Holding,
+    target: Location,
+    store: Store,
+    here: Mapping[str, Item],
+    moves: Sequence[Item],
+    *,
+    gone: Iterable[Item],
 ) -> None:
     """Refuse to move files over or into a commit that stands at the destination, over a folder, or below a file.
 
@@ -142,7 +148,7 @@ def refuse_harm(
         store: Its store, asked with patience.
         here: What lies at the destination.
         moves: What would be moved.
-        delete: Whether what the destination holds besides is deleted.
+        gone: What is deleted there.
 
     Raises:
         Refused: Names the commit, or the folder or file in the way, and the file that would come.
@@ -155,8 +161,8 @@ def refuse_harm(
         with disk.at_door(target.path):
             for name in (*(item.name for item in moves), *([MANIFEST_NAME] if held.kind == "commit" else [])):
                 refuse_folder(target.path / name)
-    if not delete:
-        refuse_strangers(held, target, here)
+    names = {item.name for item in gone}
+    refuse_strangers(held, target, {name: item for name, item in here.items() if name not in names})
     if held.kind != "files" or not moves:
         return
     standing = _Standing(target, store, here, listed=not held.single)

@@ -126,6 +126,20 @@ def is_ours(path: Path) -> bool:
     return names <= _MEMBERS and not (names and names <= {ADAPTER_NAME, CONFIG_NAME})
 
 
+def queues_below(place: Path) -> list[Path]:
+    """Queue directories of a run, or of the runs that lie in a directory or in its `runs`.
+
+    Raises:
+        NotFound: There is none.
+    """
+    patterns = (QUEUE_NAME, f"*/{QUEUE_NAME}", f"runs/*/{QUEUE_NAME}")
+    found = {path for pattern in patterns for path in place.glob(pattern) if path.is_dir()}
+    if not found:
+        hint = "Name the --output of a training with --write-back: datakit sync --flush RUN"
+        raise NotFound(f"{place} holds no run that is written back", hint=hint, subject=str(place))
+    return sorted(found)
+
+
 def strangers(run: Path) -> list[str]:
     """What lies in the folders of a run, by which no run is known, and is not what a training leaves there.
 

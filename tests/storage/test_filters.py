@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import UsageError
+from datakit import Refused, UsageError
 from datakit.storage.filters import Filter
 from datakit.storage.sync import plan_sync, sync
 from support.commits import make_commit
@@ -79,6 +79,33 @@ def test_a_commit_moves_whole_or_not_at_all(tmp_path: Path) -> None:
 
     assert below(tmp_path / "to") == {"a.tar", "raw/c.tar", "tmp/e.tar"}
     assert below(tmp_path / "with") == {"ds/manifest.json", "ds/x.tar", "ds/y.bin"}
+
+
+def test_a_commit_at_the_destination_is_not_taken_apart(tmp_path: Path) -> None:
+    """It goes whole where the patterns choose all of it, and stays whole where they choose none."""
+    source, dest = tree(tmp_path / "from", ("a.tar",)), tmp_path / "to"
+    make_commit(dest / "old", {"x.tar": b"1", "y.tar": b"2"})
+    before = below(dest)
+
+    with pytest.raises(Refused, match="old holds a commit, and some of its files would be deleted"):
+        sync(source, dest, include=["*.tar"], delete=True, max_delete=9)
+    assert below(dest) == before
+    sync(source, dest, include=["*.tar"], exclude=["old/*"], delete=True, max_delete=9)
+    assert below(dest) == before | {"a.tar"}
+    sync(source, dest, include=["a.tar", "old/*"], delete=True, max_delete=9)
+    assert below(dest) == {"a.tar"}
+
+
+def test_what_a_pattern_keeps_from_deletion_is_no_part_of_a_commit_that_comes(tmp_path: Path) -> None:
+    """Strangers in its place are refused with --delete too, where they would stay."""
+    source, dest = tmp_path / "from", tree(tmp_path / "to", ("ds/notes.txt",))
+    make_commit(source / "ds", {"x.tar": b"1"})
+
+    with pytest.raises(Refused, match=r"notes[.]txt"):
+        sync(source, dest, exclude=["*.txt"], delete=True, max_delete=9)
+    sync(source, dest, delete=True, max_delete=9)
+
+    assert below(dest) == {"ds/manifest.json", "ds/x.tar"}
 
 
 def test_patterns_that_choose_nothing_are_wrong_usage(tmp_path: Path) -> None:

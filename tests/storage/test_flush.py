@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,11 @@ import pytest
 from datakit import NotAllowed, NotFound
 from datakit.events import Event
 from datakit.storage.copies import State, read_copy, write_state
-from datakit.storage.flush import flush, queues_below
+from datakit.storage.flush import flush, plan_flush
 from datakit.storage.inbox import Inbox
-from support.cli import datakit, datakit_process
+from datakit.storage.writeback import WriteBack
+from datakit.train.shelf import queues_below
+from support.cli import datakit, datakit_process, start
 from support.commits import make_commit
 from support.faulty import Fault, FaultyServer
 
@@ -41,18 +46,23 @@ def state(run: Path, name: str) -> State | None:
 
 
 def test_everything_is_copied_the_newest_first(run: Path, faulty: FaultyServer) -> None:
-    """Newest by when it was made, not by its name."""
-    events: list[Event] = []
+    """Newest by when it was made, not by its name, over all runs."""
+    put(run.parent / "other", "step-00000001", faulty.url, 1)
+    os.utime(run.parent / "other/checkpoints/step-00000001/manifest.json", (1000.5, 1000.5))
+    queues, events = queues_below(run.parent), list[Event]()
 
-    done = flush(run / "write-back", deadline_s=120, on_event=events.append)
-    again = flush(run / "write-back", deadline_s=120)
+    planned = [waiting.dest for waiting in plan_flush(queues)]
+    done = flush(queues, deadline_s=120, on_event=events.append)
+    again = flush(queues, deadline_s=120)
 
+    order = ["run/adapter", "run/step-00000020", "other/step-00000001", "run/step-00000010"]
     manifests = [key for method, key, _ in faulty.log if method == "PUT" and key.endswith("manifest.json")]
-    assert [key.split("/")[1] for key in manifests] == ["adapter", "step-00000020", "step-00000010"]
-    assert (len(done.copied), done.left, done.newest, done.trouble) == (3, {}, "adapter", None)
+    assert [key.removesuffix("/manifest.json") for key in manifests] == order
+    assert planned == list(done.copied) == [f"{faulty.url}/{name}" for name in order]
+    assert (done.left, done.newest, done.trouble) == ({}, f"{faulty.url}/run/adapter", None)
     assert all(state(run, name) == "verified" for name in ("adapter", "step-00000010", "step-00000020"))
-    assert len(events) == 3
-    assert (again.copied, again.left, again.seconds) == ((), {}, 0.0)
+    assert len(events) == 4
+    assert (again.copied, again.left, again.trouble) == ((), {}, None)
 
 
 def test_what_does_not_get_through_in_time_is_told_and_goes_on(run: Path, faulty: FaultyServer) -> None:
@@ -60,43 +70,81 @@ def test_what_does_not_get_through_in_time_is_told_and_goes_on(run: Path, faulty
     faulty.faults = [Fault("hold", method="PUT", key=".*/adapter/a", times=100)]
 
     told = datakit_process("sync", "--flush", run, "--deadline", "3s", "--json")
-    late = told.json["result"][0]
+    late = told.json["result"]
     faulty.faults.clear()
     faulty.released.set()
     again = datakit("sync", "--flush", run, "--json")
 
     assert told.code == 75
     assert "adapter has no verified copy" in told.json["error"]["message"]
-    assert "adapter" in late["left"]
+    assert f"{faulty.url}/run/adapter" in late["left"]
     assert again.code == 0
     assert state(run, "adapter") == "verified"
 
 
+def test_a_store_that_cannot_be_had_is_tried_until_the_time_is_over(
+    run: Path, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is back after more failures than a sync has patience for."""
+    monkeypatch.setattr("datakit.storage.agent.RETRY_S", 0.01)
+    monkeypatch.setattr("datakit.storage.retry.FIRST_DELAY_S", 0.0)
+    faulty.faults = [Fault("broken", method="PUT", times=30)]
+
+    done = flush([run / "write-back"], deadline_s=120)
+
+    assert (len(done.copied), done.left) == (3, {})
+
+
 def test_an_older_commit_without_a_copy_is_no_failure(run: Path, faulty: FaultyServer) -> None:
-    """Whoever resumes asks for the newest; the others are told."""
+    """Whoever resumes asks for the newest; the others are told, also one that is not here any more."""
     faulty.faults = [Fault("denied", method="PUT", key=".*/step-00000010/a", times=100)]
+    shutil.rmtree(run / "checkpoints" / "step-00000020")
+    os.utime(run / "write-back" / "step-00000020.json", (1001, 1001))
 
-    done = flush(run / "write-back", deadline_s=120)
-
-    assert (set(done.left), done.trouble) == ({"step-00000010"}, None)
-    faulty.faults = [Fault("denied", method="PUT", key=".*", times=100)]
+    done = flush([run / "write-back"], deadline_s=120)
+    faulty.faults = [Fault("denied", method="PUT", times=100)]
     put(run, "step-00000030", faulty.url, 9)
-    assert isinstance(flush(run / "write-back", deadline_s=120).trouble, NotAllowed)
+    newest = flush([run / "write-back"], deadline_s=120)
+
+    assert {dest.rpartition("/")[2] for dest in done.left} == {"step-00000010", "step-00000020"}
+    assert "is not here any more" in done.left[f"{faulty.url}/run/step-00000020"]
+    assert done.trouble is None
+    assert isinstance(newest.trouble, NotAllowed)
+
+
+def test_what_a_living_trainer_copies_is_waited_for_and_copied_once(run: Path, faulty: FaultyServer) -> None:
+    """Its agent holds the queue; what that has verified is believed, and pruned then without harm."""
+    faulty.faults = [Fault("hold", method="PUT", key=".*/adapter/a")]
+    back = WriteBack(f"{faulty.url}/run", queue_dir=run / "write-back")
+    back.start()
+    while not faulty.asked("PUT", ".*/adapter/a"):
+        time.sleep(0.01)
+    beside = start("sync", "--flush", run, "--deadline", "5m", "--json")
+    time.sleep(0.5)
+    faulty.released.set()
+    out, _ = beside.communicate(timeout=120)
+    shutil.rmtree(run / "checkpoints" / "adapter")
+    left = back.close(deadline_s=120)
+
+    assert beside.returncode == 0
+    assert len(json.loads(out)["result"]["copied"]) == 3
+    assert left == {}
+    assert state(run, "adapter") == "verified"
+    assert len(faulty.asked("PUT", ".*/adapter/manifest.json")) == 1
 
 
 def test_runs_are_found_where_trainings_put_them(tmp_path: Path) -> None:
-    """A run, a directory of runs, or a project with `runs`; the one with the newest commit that waits first."""
+    """A run, a directory of runs, or a project with `runs`."""
     for number, name in enumerate(("runs/a", "runs/b")):
         put(tmp_path / name, "step-00000001", "s3://b", number)
-    put(tmp_path / "runs" / "c", "step-00000001", "s3://b", 9, state="verified")
 
-    found = queues_below(tmp_path, name="write-back")
+    found = queues_below(tmp_path)
 
-    assert [path.parent.name for path in found] == ["b", "a", "c"]
-    assert queues_below(tmp_path / "runs", name="write-back") == found
-    assert queues_below(tmp_path / "runs" / "a", name="write-back") == found[1:2]
+    assert [path.parent.name for path in found] == ["a", "b"]
+    assert queues_below(tmp_path / "runs") == found
+    assert queues_below(tmp_path / "runs" / "a") == found[:1]
     with pytest.raises(NotFound, match="holds no run that is written back"):
-        queues_below(tmp_path / "runs" / "a" / "checkpoints", name="write-back")
+        queues_below(tmp_path / "runs" / "a" / "checkpoints")
 
 
 def test_offers_that_come_together_are_taken_newest_first() -> None:
@@ -119,9 +167,23 @@ def test_the_command_flushes_a_run_and_refuses_what_does_not_go_with_it(run: Pat
         datakit("sync", "--flush", str(run), "--deadline", "soon"),
         datakit("sync", str(run), "--deadline", "25s"),
         datakit("sync", "--flush", str(run), "--repair"),
+        datakit("sync", "--flush", str(run), "--max-requests", "0"),
         datakit("sync", "--flush", str(run / "checkpoints")),
     ]
 
     assert done.code == 0
-    assert len(done.json["result"][0]["copied"]) == 3
-    assert [answer.code for answer in wrong] == [2, 2, 2, 2]
+    assert len(done.json["result"]["copied"]) == 3
+    assert [answer.code for answer in wrong] == [2, 2, 2, 2, 2]
+
+
+def test_a_dry_run_copies_nothing(run: Path, faulty: FaultyServer) -> None:
+    """It tells the order."""
+    told = datakit("sync", "--flush", run, "--dry-run", "--json")
+
+    assert [each["dest"].rpartition("/")[2] for each in told.json["result"]] == [
+        "adapter",
+        "step-00000020",
+        "step-00000010",
+    ]
+    assert faulty.log == []
+    assert state(run, "adapter") == "staged"
