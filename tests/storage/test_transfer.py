@@ -50,6 +50,26 @@ def lane_store(server: FaultyServer, lane: str) -> ObstoreStore:
     return ObstoreStore(server.url, options=options)
 
 
+def test_each_file_is_told_once_it_has_its_name(tmp_path: Path) -> None:
+    """A small one and one of several parts; whoever is told may rename it."""
+    store = MemoryStore()
+    data = {"small": SMALL, "big": BIG}
+    for key, each in data.items():
+        store.write(key, each)
+    fetches = [Fetch(key, tmp_path / key, len(each), entry=entry_of(key, each)) for key, each in data.items()]
+    told: list[str] = []
+
+    def settle(fetch: Fetch) -> None:
+        assert fetch.target.read_bytes() == data[fetch.key]
+        fetch.target.rename(tmp_path / f"settled-{fetch.key}")
+        told.append(fetch.key)
+
+    download(store, fetches, knobs=KNOBS, pace=eager(), on_bytes=lambda _count: None, on_file=settle)
+
+    assert sorted(told) == ["big", "small"]
+    assert sorted(os.listdir(tmp_path)) == ["settled-big", "settled-small"]
+
+
 @pytest.mark.parametrize("lane", ["wire", "obstore"])
 @pytest.mark.parametrize("data", [SMALL, BIG], ids=["small", "big"])
 @pytest.mark.parametrize("kind", ["busy", "many", "broken", "cut", "flip", "shift", "hang-up"])
