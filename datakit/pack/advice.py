@@ -159,7 +159,7 @@ def shard_size(total_bytes: int, *, edits: int, price: StorePrice) -> ShardSize:
     Args:
         total_bytes: Bytes of all shards.
         edits: Scattered edits between two releases.
-        price: What requests to the store cost; in USD.
+        price: What requests to the store cost; in USD, and known.
     """
     assert price.currency == "USD"
     sizes = [2**n for n in range(SMALLEST_BYTES.bit_length() - 1, LARGEST_BYTES.bit_length())]
@@ -175,7 +175,7 @@ def shard_size(total_bytes: int, *, edits: int, price: StorePrice) -> ShardSize:
         f"{format_bytes(total_bytes)} in {format_number_of(shards, 'shard')}: {_re_send(edits)} about "
         f"{format_bytes(round(changed * min(best, total_bytes)))}, and reading all takes "
         f"{format_number_of(_reads(total_bytes, best), 'request')}; at {BANDWIDTH_BYTES_PER_S // 10**6} MB/s, "
-        f"{price.provider}'s request prices of {price.as_of} and {MACHINE_USD_PER_S * 3600:.0f} USD an hour for the "
+        f"the request prices of {price.told}, and {MACHINE_USD_PER_S * 3600:.0f} USD an hour for the "
         f"machine, no other power of two costs less"
     )
     return ShardSize(best, reason)
@@ -191,7 +191,9 @@ def release_usd(total_bytes: int, size_bytes: int, *, edits: int, price: StorePr
     reads, writes = _reads(total_bytes, size_bytes), 2 * changed
     seconds = changed * min(size_bytes, total_bytes) / BANDWIDTH_BYTES_PER_S
     seconds += (reads + writes) * LATENCY_S / REQUESTS_AT_ONCE
-    return price.cost(gets=reads, puts=writes) + seconds * MACHINE_USD_PER_S
+    requests = price.cost(gets=reads, puts=writes)
+    assert requests is not None
+    return requests + seconds * MACHINE_USD_PER_S
 
 
 def sentence(changes: Sequence[Change], *, total_bytes: int) -> str:

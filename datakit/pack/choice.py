@@ -189,10 +189,13 @@ def _size(
         reason = default_reason(total_bytes, size_bytes=settings.shard_bytes, edits=settings.expected_edits)
         return ShardSize(settings.shard_bytes, reason)
     from datakit.plan.storage import standard
-    from datakit.storage.prices import price_at
+    from datakit.storage.prices import price_by
+    from datakit.storage.store import open_location
 
-    price = price_at(str(src), stores)
+    store = open_location(src, stores=stores).store
+    price, usual = price_by(store.url, store.options), standard("aws-s3")
+    assert usual is not None
     # another currency cannot be set against a machine's price; S3's are the dearest of the common ones
-    known = price if price is not None and price.currency == "USD" else standard("aws-s3")
-    assert known is not None
-    return shard_size(total_bytes, edits=settings.expected_edits, price=known)
+    if price is None or price.currency != "USD" or price.cost(gets=1, puts=1) is None:
+        price = usual
+    return shard_size(total_bytes, edits=settings.expected_edits, price=price)

@@ -7,7 +7,7 @@ an address is (that is `storage/profiles`), and counts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,7 +21,7 @@ class StorePrice:
     """What one class of storage of one provider costs; None where that is not known.
 
     Attributes:
-        provider: Whose store, such as `aws-s3`; `own` for prices that a user has set.
+        provider: Whose store, such as `aws-s3`, or whose prices.
         storage_class: The class, such as `standard`.
         currency: ISO 4217.
         gb_month: One GB for a month.
@@ -31,6 +31,7 @@ class StorePrice:
         as_of: When the figures held.
         source: Where they are from.
         verified: Whether anybody has seen that source.
+        region: Where the figures hold; what is the same everywhere says `any`.
     """
 
     provider: str
@@ -43,32 +44,44 @@ class StorePrice:
     as_of: str
     source: str
     verified: bool = True
+    region: str = "any"
 
-    def cost(self, *, gets: float = 0, puts: float = 0, egress_bytes: float = 0) -> float:
-        """What requests and traffic cost, in `currency`; a figure that is not known counts nothing."""
-        requests = gets * (self.get_per_10k or 0) + puts * (self.put_per_10k or 0)
-        return requests / 10_000 + egress_bytes / 10**9 * (self.egress_gb or 0)
+    def cost(self, *, gets: float = 0, puts: float = 0, egress_bytes: float = 0) -> float | None:
+        """What requests and traffic cost, in `currency`; None where a figure that this needs is not known."""
+        needed = (
+            (gets / 10_000, self.get_per_10k),
+            (puts / 10_000, self.put_per_10k),
+            (egress_bytes / 10**9, self.egress_gb),
+        )
+        if any(amount and figure is None for amount, figure in needed):
+            return None
+        return sum(amount * (figure or 0) for amount, figure in needed)
 
     @property
     def told(self) -> str:
-        """Whose price of when, for people."""
-        words = (self.provider, "" if self.verified else "unverified", f"as of {self.as_of}" if self.as_of else "")
+        """Whose price of where and when, for people."""
+        whose = self.provider if self.region == "any" else f"{self.provider} {self.region}"
+        words = (whose, "" if self.verified else "unverified", f"as of {self.as_of}" if self.as_of else "")
         return ", ".join(word for word in words if word)
 
 
 @cache
-def table() -> Mapping[tuple[str, str], StorePrice]:
-    """Every row by provider and class, in the order of the file."""
+def table() -> Sequence[StorePrice]:
+    """Every row, in the order of the file."""
     import yaml  # not before anybody asks for a price
 
     text = (files("datakit.plan") / "tables" / "storage.yaml").read_text(encoding="utf-8")
-    rows = [_row(row) for row in yaml.safe_load(text)["object"]]
-    return {(row.provider, row.storage_class): row for row in rows}
+    return tuple(_row(row) for row in yaml.safe_load(text)["object"])
 
 
-def standard(provider: str) -> StorePrice | None:
-    """The price of a provider's usual class, the first of its rows; None where the table has none."""
-    return next((row for (owner, _), row in table().items() if owner == provider), None)
+def standard(provider: str, region: str | None = None) -> StorePrice | None:
+    """The price of a provider's usual class, the first of its rows; None where the table has none.
+
+    Args:
+        provider: Whose store.
+        region: Where, as the table calls it; the provider's first when None.
+    """
+    return next((row for row in table() if row.provider == provider and region in (None, row.region)), None)
 
 
 def _row(row: Mapping[str, Any]) -> StorePrice:
@@ -83,4 +96,5 @@ def _row(row: Mapping[str, Any]) -> StorePrice:
         as_of=str(row["as_of"]),
         source=row["source"],
         verified=row["confidence"] != _UNVERIFIED,
+        region=row["region"],
     )

@@ -51,6 +51,17 @@ class Limits:
                 raise UsageError(f"{name} {value:g} lets nothing through", hint="Write more than 0", subject=name)
 
 
+def cost(made: Mapping[str, int], price: StorePrice) -> float | None:
+    """What requests and the bytes that come in by them cost; None where a figure that this needs is not known.
+
+    Args:
+        made: Requests by class, and `bytes_in`, as `counts.Meter.add` takes them.
+        price: In its currency.
+    """
+    gets, puts = (sum(made.get(name, 0) for name in names) for names in (GETS, PUTS))
+    return price.cost(gets=gets, puts=puts, egress_bytes=made.get("bytes_in", 0))
+
+
 class Gate:
     """Lets requests and bytes through as far as the limits allow; every method may be called from any thread.
 
@@ -110,13 +121,12 @@ class Gate:
         Raises:
             LimitExceeded: They may not; they are not counted.
         """
-        gets, puts = (sum(more.get(name, 0) for name in names) for names in (GETS, PUTS))
-        requests = gets + puts + more.get("delete", 0)
-        cost = price.cost(gets=gets, puts=puts, egress_bytes=more.get("bytes_in", 0)) if price is not None else 0.0
+        requests = sum(more.get(name, 0) for name in (*GETS, *PUTS, "delete"))
+        spent = (cost(more, price) if price is not None else None) or 0.0
         with self._guard:
-            self._refuse(requests, cost, price)
+            self._refuse(requests, spent, price)
             self._requests += requests
-            self._cost += cost
+            self._cost += spent
             wait_s = max(self._turn(requests), self._flow(more.get("bytes_in", 0) + more.get("bytes_out", 0)))
         if wait_s > 0:
             self._wait(wait_s)

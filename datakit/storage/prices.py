@@ -4,19 +4,22 @@ A price is never told without its date. What is not in the table is not known, w
 to an endpoint of one's own (MinIO, Ceph) cost nothing that a vendor bills. Traffic is counted as going to the internet,
 which it does from a rented machine of another vendor: within the store's region it is free, and a store's
 `egress_per_gb: 0` says that it stays there. Free monthly amounts are not looked at.
+
+The table has one or few regions of a vendor. Its price stands for the vendor's others and is told with its region;
+those that are known to have a price list of their own (AWS in China, OSS outside the mainland) have none here.
 """
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from urllib.parse import urlsplit
 
 from datakit.plan.storage import StorePrice, standard
-from datakit.storage.access import StoreOptions, nearest
+from datakit.storage.access import StoreOptions
 from datakit.storage.counts import Account, RequestCounts
-from datakit.storage.limits import GETS, PUTS
+from datakit.storage.limits import cost
 from datakit.storage.profiles import profile_of
 from datakit.units import format_bytes
 
@@ -39,7 +42,7 @@ class Charge:
 
     @property
     def told(self) -> str:
-        """For people: `3 GET, 1 LIST (1.2 MB in), 0.0001 USD (aws-s3, as of 2026-04)`."""
+        """For people: `3 GET, 1 LIST (1.2 MB in), 0.0001 USD (aws-s3 us-east-1, as of 2026-04)`."""
         ways = (("in", self.requests.bytes_in), ("out", self.requests.bytes_out))
         moved = ", ".join(f"{format_bytes(size)} {way}" for way, size in ways if size)
         made = f"{self.requests} ({moved})" if moved else str(self.requests)
@@ -67,10 +70,9 @@ def charge(url: str, options: StoreOptions, requests: RequestCounts) -> Charge:
     return Charge(url, requests, price, None if price is None else cost_of(requests, price))
 
 
-def cost_of(requests: RequestCounts, price: StorePrice) -> float:
-    """What requests and the bytes that came in by them cost."""
-    gets, puts = (sum(getattr(requests, name) for name in names) for names in (GETS, PUTS))
-    return price.cost(gets=gets, puts=puts, egress_bytes=requests.bytes_in)
+def cost_of(requests: RequestCounts, price: StorePrice) -> float | None:
+    """What requests and the bytes that came in by them cost; None where a figure that this needs is not known."""
+    return cost(asdict(requests), price)
 
 
 def money(amount: float) -> str:
@@ -85,23 +87,6 @@ def money(amount: float) -> str:
     return f"{amount:.2f}" if amount >= 0.1 else f"{amount:.2g}" if amount >= 1e-4 else "under 0.0001"
 
 
-def price_at(url: str, stores: Mapping[str, StoreOptions] | None) -> StorePrice | None:
-    """What a place costs, by the address that requests to it really go to; None where that is not known.
-
-    Args:
-        url: As the user wrote it.
-        stores: Named stores of the settings.
-    """
-    named = stores or {}
-    scheme = urlsplit(url).scheme
-    options = named[scheme] if scheme in named else nearest(url, named)
-    url = options.url or url if options is not None and scheme in named else url
-    options = options or StoreOptions()
-    if urlsplit(url).scheme in ("s3", "s3a"):
-        options = options.over(StoreOptions.from_environment(os.environ))
-    return price_by(url, options)
-
-
 def price_by(url: str, options: StoreOptions) -> StorePrice | None:
     """What a store costs, or None where that is not known.
 
@@ -110,26 +95,59 @@ def price_by(url: str, options: StoreOptions) -> StorePrice | None:
         options: How it is reached, with the user's own prices.
 
     Example:
-        >>> price_by("s3://b", StoreOptions()).provider
-        'aws-s3'
+        >>> price_by("s3://b", StoreOptions()).told
+        'aws-s3 us-east-1, as of 2026-04'
     """
-    profile = profile_of(url, endpoint=options.endpoint_url, provider=options.provider)
-    found = None if profile is None else standard(profile.provider)
+    found = _listed(url, options)
     own = (options.get_per_10k, options.put_per_10k, options.egress_per_gb)
     if all(price is None for price in own):
         return found
     currency = options.currency or (found.currency if found else "USD")
-    blank = StorePrice("store", "", currency, None, None, None, None, as_of="", source="")
-    base = found if found is not None and found.currency == currency else blank
+    alone = StorePrice("prices of your own", "", currency, None, None, None, None, as_of="", source="stores")
+    base = found if found is not None and found.currency == currency else alone
     get, put, egress = (
         theirs if mine is None else mine
         for mine, theirs in zip(own, (base.get_per_10k, base.put_per_10k, base.egress_gb), strict=True)
     )
-    return replace(
-        base,
-        provider=f"{base.provider} at prices of your own",
-        get_per_10k=get,
-        put_per_10k=put,
-        egress_gb=egress,
-        source="stores: in the settings",
-    )
+    if base is not alone and None in own:
+        return replace(
+            base,
+            provider=f"prices of your own over {base.provider}",
+            get_per_10k=get,
+            put_per_10k=put,
+            egress_gb=egress,
+        )
+    return replace(alone, get_per_10k=get, put_per_10k=put, egress_gb=egress)
+
+
+_LISTS = {
+    "aliyun-oss": re.compile(r"\bcn-(?!hongkong)"),
+    "huawei-obs": re.compile(r"\bcn-"),
+    "qiniu": re.compile(r"\bcn-"),
+    "tencent-cos": re.compile(r"\bap-(beijing|chengdu|chongqing|guangzhou|nanjing|shanghai)\b"),
+    "volcengine-tos": re.compile(r"\bcn-(?!hongkong)"),
+}
+"""Regions of the mainland, for which the table has these vendors' prices; elsewhere they bill otherwise."""
+
+_OTHER_LISTS = {"aws-s3": re.compile(r"\b(cn|us-gov|us-iso[a-z]*|eusc)-|\.cn$")}
+"""Regions that a vendor's price list of the table does not speak of."""
+
+_REGIONS = {"tencent-cos": (re.compile(r"\bap-hongkong\b"), "hk")}
+"""Regions that have a row of their own."""
+
+
+def _listed(url: str, options: StoreOptions) -> StorePrice | None:
+    """The table's price where requests go to; None where its figures hold elsewhere only, or that is not known."""
+    profile = profile_of(url, endpoint=options.endpoint_url, provider=options.provider)
+    if profile is None:
+        return None
+    host = urlsplit(options.endpoint_url or "").hostname or ""
+    # the vendor's own host says the region, and no setting can change it
+    where = host if any(host.endswith(end) for end in profile.hosts) and host else options.region or ""
+    own, region = _REGIONS.get(profile.provider, (None, None))
+    if own is not None and own.search(where):
+        return standard(profile.provider, region)
+    priced, unpriced = _LISTS.get(profile.provider), _OTHER_LISTS.get(profile.provider)
+    if (priced is not None and not priced.search(where)) or (unpriced is not None and unpriced.search(where)):
+        return None
+    return standard(profile.provider)

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlsplit
-
-MIB = 2**20
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,8 @@ class Profile:
         conditional: Whether it is known to refuse a PUT with `If-None-Match: *` where an object is there already, and
             one with `If-Match` where another version is. Where not, what is there is looked at beforehand too, which
             leaves a moment in between.
-        smallest_part: Bytes that a part of a multipart upload has at least, but for the last.
-        largest_part: Bytes that it, or an object put by one request, has at most.
-        equal_parts: Whether all parts but the last must have one size.
-        tags_parts: Whether the tag of a multipart object is the md5 of its parts' md5s.
+        tags: Which objects have tags that tell their bytes (see `etags`): `all`; `whole`, those put by one request; or
+            `none`. What has another tag is read back after an upload.
     """
 
     provider: str
@@ -41,10 +37,7 @@ class Profile:
     virtual_hosted: bool = False
     region: str = "us-east-1"
     conditional: bool = False
-    smallest_part: int = 5 * MIB
-    largest_part: int = 5 * GIB
-    equal_parts: bool = False
-    tags_parts: bool = True
+    tags: Literal["all", "whole", "none"] = "all"
 
 
 MAX_PARTS = 10_000
@@ -52,27 +45,13 @@ MAX_PARTS = 10_000
 
 PROFILES: Sequence[Profile] = (
     Profile("aws-s3", ("amazonaws.com", "amazonaws.com.cn"), conditional=True),
-    Profile(
-        "aliyun-oss",
-        ("aliyuncs.com",),
-        virtual_hosted=True,
-        smallest_part=100 * 1024,
-        tags_parts=False,
-    ),
-    Profile("tencent-cos", ("myqcloud.com",), virtual_hosted=True, smallest_part=MIB, tags_parts=False),
-    Profile("huawei-obs", ("myhuaweicloud.com",), virtual_hosted=True, smallest_part=100 * 1024, tags_parts=False),
-    Profile("volcengine-tos", ("volces.com", "ivolces.com"), virtual_hosted=True, tags_parts=False),
-    Profile(
-        "cloudflare-r2",
-        ("r2.cloudflarestorage.com",),
-        region="auto",
-        conditional=True,
-        largest_part=int(4.995 * GIB),
-        equal_parts=True,
-        tags_parts=False,  # they are random
-    ),
-    Profile("gcs", ("storage.googleapis.com",), tags_parts=False),  # through its XML interface, by HMAC keys
-    Profile("azure-blob", ("core.windows.net",), tags_parts=False),
+    Profile("aliyun-oss", ("aliyuncs.com",), virtual_hosted=True, tags="whole"),
+    Profile("tencent-cos", ("myqcloud.com",), virtual_hosted=True, tags="whole"),
+    Profile("huawei-obs", ("myhuaweicloud.com",), virtual_hosted=True, tags="whole"),
+    Profile("volcengine-tos", ("volces.com", "ivolces.com"), virtual_hosted=True, tags="whole"),
+    Profile("cloudflare-r2", ("r2.cloudflarestorage.com",), region="auto", conditional=True, tags="whole"),
+    Profile("gcs", ("storage.googleapis.com",), tags="none"),  # by s3:// through its XML interface, by HMAC keys
+    Profile("azure-blob", ("core.windows.net",), tags="none"),
     Profile("backblaze-b2", ("backblazeb2.com",)),
     Profile("minio", conditional=True),
     Profile("ceph-rgw", conditional=True),
@@ -83,11 +62,16 @@ PROFILES: Sequence[Profile] = (
     Profile("hetzner", ("your-objectstorage.com",)),
     Profile("tigris", ("tigris.dev",)),
     Profile("digitalocean-spaces", ("digitaloceanspaces.com",)),
-    Profile("qiniu", ("qiniucs.com",), tags_parts=False),
+    Profile("qiniu", ("qiniucs.com",), tags="whole"),
 )
 
 LIKE_AMAZON = Profile("unknown", conditional=True)
-"""What an address that is nobody's is taken for: a server of one's own."""
+"""What an address that is nobody's is taken for: a server of one's own, which keeps conditions as MinIO and Ceph do.
+
+That is believed, not known: an older server may ignore `If-None-Match`, and then of two that publish the same commit at
+the same moment the later puts its object over the other's. A HEAD before each object would only shorten that moment, so
+nobody else pays for one; a store that names its `provider` is spoken to as that provider's.
+"""
 
 _SCHEMES = {"s3": "aws-s3", "s3a": "aws-s3", "gs": "gcs", "gcs": "gcs", "az": "azure-blob", "azure": "azure-blob",
             "abfs": "azure-blob", "abfss": "azure-blob"}  # fmt: skip

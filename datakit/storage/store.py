@@ -371,10 +371,10 @@ def open_location(
     chosen = chosen or nearest(text, named)
     if chosen is not None and scheme != "s3":
         refuse_s3_options(chosen, scheme)
-    if scheme not in SCHEMES:
-        return Location(FsspecStore(url), prefix.strip("/"))
-    found = StoreOptions.from_environment(os.environ if env is None else env)
+    # an endpoint or provider of AWS's environment is nothing to the others
+    speaks_s3 = scheme in ("s3", "s3a")
+    found = StoreOptions.from_environment(os.environ if env is None else env) if speaks_s3 else StoreOptions()
     options = found if chosen is None else chosen.over(found)
-    if options.client == "fsspec":
+    if scheme not in SCHEMES or options.client == "fsspec":
         return Location(FsspecStore(url, options=options), prefix.strip("/"))
     return Location(ObstoreStore(url, options=options), prefix.strip("/"))

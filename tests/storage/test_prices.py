@@ -11,7 +11,9 @@ from datakit.plan.storage import StorePrice, standard, table
 from datakit.storage import counts
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import Account, Meter, RequestCounts
-from datakit.storage.prices import Charge, charges, cost_of, money, price_at, price_by
+from datakit.storage.prices import Charge, charges, cost_of, money, price_by
+from datakit.storage.profiles import names
+from datakit.storage.store import open_location
 
 PRICE = StorePrice("shop", "standard", "USD", 0.02, 0.05, 0.004, 0.09, as_of="2026-04", source="a test")
 
@@ -41,6 +43,11 @@ def test_a_price_is_that_of_whom_requests_go_to(url: str, endpoint: str | None, 
     assert (found.provider if found else None) == provider
 
 
+def price_at(url: str, stores: dict[str, StoreOptions] | None = None) -> StorePrice | None:
+    store = open_location(url, stores=stores).store
+    return price_by(store.url, store.options)
+
+
 def test_the_endpoint_is_found_where_requests_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A named store by name or by its URL, or the environment."""
     r2 = StoreOptions(url="s3://mine/data", endpoint_url="https://1.r2.cloudflarestorage.com")
@@ -52,21 +59,93 @@ def test_the_endpoint_is_found_where_requests_find_it(monkeypatch: pytest.Monkey
     assert own is None
 
 
+def test_google_and_azure_cost_what_they_cost_whatever_the_environment_says_of_s3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An endpoint and a provider of AWS's environment are S3's alone."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://1.r2.cloudflarestorage.com")
+    monkeypatch.setenv("DATAKIT_STORE_PROVIDER", "cloudflare-r2")
+
+    found = [price_at(url) for url in ("gs://b/x", "az://b/x", "s3://b/x", "s3a://b/x")]
+
+    assert [price.provider for price in found if price] == ["gcs", "azure-blob", "cloudflare-r2", "cloudflare-r2"]
+
+
+def test_a_users_own_prices_hold_for_any_store() -> None:
+    """Also for one that only fsspec reaches; they are told as theirs, with no date of a table."""
+    own = StoreOptions(url="ftp://host/x", get_per_10k=1.0, put_per_10k=2.0, egress_per_gb=3.0, currency="EUR")
+
+    price = price_at("ftp://host/x/y", {"own": own})
+
+    assert price is not None
+    assert (price.told, price.currency, price.cost(gets=10_000)) == ("prices of your own", "EUR", 1.0)
+
+
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("endpoint", "region", "told"),
     [
-        ({"egress_per_gb": 0.0}, ("USD", 0.05, 0.004, 0.0)),
-        ({"get_per_10k": 1.0, "put_per_10k": 2.0, "egress_per_gb": 3.0, "currency": "EUR"}, ("EUR", 2.0, 1.0, 3.0)),
-        ({"get_per_10k": 1.0, "currency": "EUR"}, ("EUR", None, 1.0, None)),  # dollars are no euros
+        (None, "eu-central-1", "aws-s3 us-east-1, as of 2026-04"),
+        (None, "cn-north-1", None),
+        (None, "us-gov-west-1", None),
+        ("https://s3.cn-north-1.amazonaws.com.cn", None, None),
+        ("https://s3.amazonaws.com.cn", None, None),
+        ("https://oss-cn-hangzhou-internal.aliyuncs.com", "us-east-1", "aliyun-oss cn-mainland"),
+        ("https://s3.oss-cn-beijing.aliyuncs.com", None, "aliyun-oss cn-mainland"),
+        ("https://oss-us-west-1.aliyuncs.com", "cn-hangzhou", None),
+        ("https://oss-cn-hongkong.aliyuncs.com", None, None),
+        ("https://oss-accelerate.aliyuncs.com", None, None),
+        ("https://cos.ap-guangzhou.myqcloud.com", None, "tencent-cos cn-shanghai"),
+        ("https://cos.ap-hongkong.myqcloud.com", None, "tencent-cos hk"),
+        ("https://cos.na-ashburn.myqcloud.com", None, None),
+        ("https://obs.ap-southeast-1.myhuaweicloud.com", None, None),
+        ("https://obs.cn-north-4.myhuaweicloud.com", None, "huawei-obs cn-mainland"),
+        ("https://tos-s3-ap-southeast-1.volces.com", None, None),
+        ("https://s3.us-north-1.qiniucs.com", None, None),
     ],
 )
-def test_a_users_own_prices_come_before_the_table(options: dict[str, Any], expected: tuple[object, ...]) -> None:
-    """Figure by figure, where the currency is the same."""
+def test_a_region_with_other_prices_has_none_rather_than_wrong_ones(
+    endpoint: str | None, region: str | None, told: str | None
+) -> None:
+    """The host of a vendor says where it is, whatever region is set; a price is told with the region that it is of."""
+    price = price_by("s3://b", StoreOptions(endpoint_url=endpoint, region=region))
+
+    assert (price is None) == (told is None)
+    assert price is None or price.told.startswith(told or "")
+
+
+def test_a_domain_of_ones_own_before_a_vendor_is_priced_where_its_region_is_said() -> None:
+    """Whose store it is says `provider`, and not where."""
+    own = StoreOptions(endpoint_url="https://files.example.org", provider="aliyun-oss")
+
+    assert price_by("s3://b", own) is None
+    assert price_by("s3://b", dataclasses.replace(own, region="cn-hangzhou")) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "told"),
+    [
+        (
+            {"egress_per_gb": 0.0},
+            ("USD", 0.05, 0.004, 0.0),
+            "prices of your own over aws-s3 us-east-1, as of 2026-04",
+        ),
+        (
+            {"get_per_10k": 1.0, "put_per_10k": 2.0, "egress_per_gb": 3.0, "currency": "EUR"},
+            ("EUR", 2.0, 1.0, 3.0),
+            "prices of your own",
+        ),
+        ({"get_per_10k": 1.0, "currency": "EUR"}, ("EUR", None, 1.0, None), "prices of your own"),
+    ],
+)
+def test_a_users_own_prices_come_before_the_table(
+    options: dict[str, Any], expected: tuple[object, ...], told: str
+) -> None:
+    """Figure by figure, where the currency is the same: dollars are no euros."""
     price = price_by("s3://b", StoreOptions(**options))
 
     assert price is not None
     assert (price.currency, price.put_per_10k, price.get_per_10k, price.egress_gb) == expected
-    assert "prices of your own" in price.told
+    assert price.told == told
 
 
 def test_a_charge_is_told_with_the_date_of_its_price() -> None:
@@ -110,13 +189,31 @@ def test_an_amount_is_told_with_as_many_digits_as_tell_something(amount: float, 
 def test_every_figure_has_a_date_and_a_source() -> None:
     """And a currency; none is negative, and what nobody has looked up says so."""
     assert len(table()) > 30
-    for row in table().values():
-        figures = dataclasses.astuple(row)[3:7]
+    for row in table():
+        figures = (row.gb_month, row.put_per_10k, row.get_per_10k, row.egress_gb)
         assert row.currency in ("USD", "CNY")
         assert row.as_of
         assert row.source
         assert all(figure is None or figure >= 0 for figure in figures)
-    unverified = table()["gcs", "coldline"]
-    assert unverified.told == "gcs, unverified, as of 2026-04"
-    assert standard("aws-s3") == table()["aws-s3", "standard"]
+    unverified = next(row for row in table() if (row.provider, row.storage_class) == ("gcs", "coldline"))
+    assert unverified.told == "gcs us, unverified, as of 2026-04"
+    assert standard("aws-s3") == table()[0]
     assert standard("nobody") is None
+
+
+def test_no_row_of_the_table_is_there_twice_or_out_of_reach() -> None:
+    """One price by provider, class and region; every provider is one that an address or the settings can name."""
+    keys = [(row.provider, row.storage_class, row.region) for row in table()]
+
+    assert len(set(keys)) == len(keys)
+    assert {row.provider for row in table()} <= set(names())
+
+
+def test_a_cost_that_needs_a_figure_that_nobody_knows_is_not_known() -> None:
+    """Hetzner's requests are not in the table, its traffic is: not known is not free."""
+    price = standard("hetzner")
+
+    assert price is not None
+    assert price.cost(egress_bytes=10**9) == 0.01
+    assert price.cost(gets=1, egress_bytes=10**9) is None
+    assert Charge("s3://b", RequestCounts(get=1), price, cost_of(RequestCounts(get=1), price)).told == "1 GET"
