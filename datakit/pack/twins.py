@@ -89,10 +89,16 @@ def rows(digests: bytes) -> Digests:
     return np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Two to the 64th over the golden ratio: multiplied by it, numbers that are small and near lie far from each other, and
+different ones stay different (Knuth, The Art of Computer Programming 3, 6.4)."""
+
+
 def suspects_of(records: Records) -> npt.NDArray[np.int64]:
     """Records of whose size there is another: all others have no twin."""
     sizes = records.part_bytes(slice(0, len(records.keys)))
-    return np.sort(np.concatenate([_NONE, *repeated(sizes.view(np.uint64))]))
+    hashes = sizes.view(np.uint64) * _ODD
+    return np.sort(np.concatenate([_NONE, *repeated(hashes)]))
 
 
 def without_twins(

@@ -81,7 +81,7 @@ class Column:
         self._close: Callable[[], object] = bool
 
     def append(self, rows: npt.ArrayLike) -> None:
-        """Add rows at its end.
+        """Add rows at its end; an array of the column's own kind is kept as it is, and is the column's from then on.
 
         Raises:
             NoSpace: The spool's disk is full.
@@ -100,7 +100,9 @@ class Column:
             return self._pieces[0] if len(self._pieces) == 1 else np.concatenate([empty, *self._pieces])
         mapped = mmap.mmap(self._descriptor, self._file_bytes, access=mmap.ACCESS_READ)
         self._close()
-        return np.frombuffer(mapped, self._kind).reshape(self._shape)
+        self._descriptor = -1
+        self._pieces = [np.frombuffer(mapped, self._kind).reshape(self._shape)]
+        return self._pieces[0]
 
     def _write(self, folder: Path) -> None:
         with disk.at_door(folder):

@@ -125,6 +125,7 @@ def test_a_column_keeps_its_rows_and_their_kind(few: Spill) -> None:
     ours.append(digests[1:])
 
     assert np.array_equal(ours.done(), digests)
+    assert ours.done() is ours.done()
     assert few.column(np.uint8, width=16).done().shape == (0, 16)
     assert few.column(np.int32).done().dtype == np.int32
 
