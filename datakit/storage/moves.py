@@ -59,7 +59,8 @@ class SyncSettings:
         window: Bytes of parts under way at once.
         retries: Tries beyond the first for one request.
         durability: `auto` puts checkpoints and adapters onto the disk before their names appear; datasets, models and
-            files, which can be fetched again, may still be in the disk's cache. `always` and `never` say it for all.
+            files, which can be fetched again, may still be in the disk's cache; what a tier holds is on the disk.
+            `always` and `never` say it for all.
         bandwidth: Bytes a second to and from stores together, such as `50MB`; None for all there is.
         request_rate: Requests a second; None for as many as `concurrency` gives.
     """

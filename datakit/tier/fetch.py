@@ -249,4 +249,4 @@ def _source(hot: Pool, lacking: Mapping[str, FileEntry]) -> Source:
     keys = {
         digest: hot.path(digest).relative_to(hot.root).as_posix() for digest, entry in lacking.items() if hot.has(entry)
     }
-    return Source(LocalStore(hot.root), keys, reject=hot.set_aside)
+    return Source(LocalStore(hot.root), keys, reject=hot.set_aside, holds=lambda digest: hot.has(lacking[digest]))

@@ -3,18 +3,18 @@
 What another process is bringing is waited for, not fetched twice; where it gives up, this one goes on. The engine is
 that of `storage.transfer`: 16 MiB at a time, checked against the manifest's crc32c while they are written, continued
 after kill -9. A disk that is full though the budget is not is answered once: what may go is dropped, and it is tried
-again. A source that has not, or has damaged, what it should is left for the next one. What it does not do: decide
-what is brought from where (that is `fetch`).
+again. What a source has not, or has damaged, is asked of the next one. What it does not do: decide what is brought
+from where (that is `fetch`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from datakit.data.digest import FileEntry
-from datakit.errors import IntegrityError, NoSpace, NotFound, Refused
+from datakit.errors import DatakitError, IntegrityError, NoSpace, NotFound, Refused
 from datakit.events import Caution, OnEvent, Progress, ignore
 from datakit.storage import disk
 from datakit.storage.moves import SyncSettings
@@ -24,6 +24,7 @@ from datakit.storage.retry import Pace
 from datakit.storage.transfer import download
 from datakit.tier.arrival import Arrival
 from datakit.tier.pool import Copied, Pool
+from datakit.units import format_number_of
 
 POLL_S = 0.2
 """Between looks at what others are bringing: a shard of 64 MiB takes as long at 2.7 Gbit/s."""
@@ -40,11 +41,13 @@ class Source:
         store: Their store.
         keys: By digest, where they are in it.
         reject: Told the digest of one that is damaged there.
+        holds: Whether one is still there; asked of each once one is not.
     """
 
     store: Store
     keys: Mapping[str, str] = field(repr=False)
     reject: Callable[[str], object] = field(default=lambda _digest: None, repr=False)
+    holds: Callable[[str], bool] = field(default=lambda _digest: True, repr=False)
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ def bring(
     """
     wanted = {entry.sha256: entry for entry in entries}
     with pool.hold(wanted), pool.arrival() as into:
-        work = _Work(pool, into, wanted, list(sources), copied, settings or SyncSettings(), task, on_event)
+        work = _Work(pool, into, wanted, list(sources), copied, settings or SyncSettings(), task, on_event, sleep)
         while missing := work.missing():
             others = into.earlier(missing)
             mine = {digest: entry for digest, entry in missing.items() if digest not in others}
@@ -116,6 +119,7 @@ class _Work:
     settings: SyncSettings
     task: str
     on_event: OnEvent
+    sleep: Callable[[float], None]
     here: set[str] = field(default_factory=set)
     came: dict[str, int] = field(default_factory=dict)
     promised: set[str] = field(default_factory=set)
@@ -143,7 +147,7 @@ class _Work:
         """Reserve, see that nobody was quicker, and fetch."""
         new = {digest: entry.bytes for digest, entry in mine.items() if digest not in self.promised}
         try:
-            self.promised |= self.pool.reserve(self.into, new, copied=self.copied)
+            self.promised |= self.pool.reserve(self.into, new, copied=self.copied, sleep=self.sleep)
         except NoSpace:
             if self.into.earlier(mine) or any(map(self.pool.has, mine.values())):
                 return  # it has come meanwhile, or is coming: then less room is needed
@@ -151,7 +155,7 @@ class _Work:
         there = {digest: entry.bytes for digest, entry in mine.items() if self.pool.has(entry)}
         self.into.withdraw(there)
         self.promised -= there.keys()
-        todo = {digest: mine[digest] for digest in mine.keys() & self.promised}
+        todo = {digest: entry for digest, entry in mine.items() if digest in self.promised}
         try:
             self._download(todo)
         except NoSpace as error:
@@ -170,7 +174,8 @@ class _Work:
             Fetch(source.keys[digest], self.into.target(digest), entry.bytes, entry=entry)
             for digest, entry in rest.items()
         ]
-        knobs = self.settings.knobs(durable=self.settings.durability == "always")
+        # an object is believed by its size from then on: a power cut must not leave one of zeros
+        knobs = self.settings.knobs(durable=self.settings.durability != "never")
         try:
             download(
                 source.store,
@@ -181,15 +186,28 @@ class _Work:
                 on_file=self._land,
             )
         except (NotFound, IntegrityError) as error:
-            if source is self.sources[-1]:
+            if not self._pass_by(source, rest, error):
                 raise
-            if isinstance(error, IntegrityError):
-                for digest in rest:
-                    if error.subject == f"{source.store.url}/{source.keys[digest]}":
-                        source.reject(digest)
-            self.sources.remove(source)
-            message = f"{source.store.url} cannot give it, and the next place is asked: {error.message}"
-            self.on_event(Caution(message, hint=error.hint))
+
+    def _pass_by(self, source: Source, rest: Iterable[str], error: DatakitError) -> bool:
+        """Ask a later source for what this one has not, or has damaged; whether there is one."""
+        at, url = self.sources.index(source), source.store.url
+        named = {digest for digest in rest if error.subject in (key := source.keys[digest], f"{url}/{key}")}
+        gone = {digest for digest in source.keys if isinstance(error, NotFound) and not source.holds(digest)}
+        bad = named | gone or set(source.keys)  # all, where the error names none
+        later = {digest for each in self.sources[at + 1 :] for digest in each.keys}
+        if not bad.intersection(rest) <= later:
+            return False
+        if isinstance(error, IntegrityError):
+            for digest in named:
+                source.reject(digest)
+        self.sources[at] = replace(
+            source, keys={digest: key for digest, key in source.keys.items() if digest not in bad}
+        )
+        what = format_number_of(len(bad), "object")
+        message = f"{url} cannot give {what}, and the next place is asked: {error.message}"
+        self.on_event(Caution(message, hint=error.hint))
+        return True
 
     def _make_room(self, todo: Mapping[str, FileEntry], error: NoSpace) -> None:
         """The disk is full: drop once, and try again."""

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from datakit.data.digest import PART_BYTES
 from datakit.errors import IntegrityError, NoSpace, NotFound, Refused
 from datakit.events import Caution, Event
-from datakit.storage.moves import SyncSettings
+from datakit.storage.moves import Durability, SyncSettings
 from datakit.storage.objects import LocalStore
 from datakit.tier.arrival import Arrival
 from datakit.tier.fill import Brought, Source, bring
@@ -144,7 +144,7 @@ def test_what_another_gives_up_is_fetched(tmp_path: Path) -> None:
 
 
 def test_a_damaged_source_is_left_for_the_next(tmp_path: Path) -> None:
-    """It is told which object is damaged; the next source gives it and all that comes after."""
+    """It is told which object is damaged, and the next source gives it."""
     dataset = cold(tmp_path / "ds", [50, 60])
     hot = cold(tmp_path / "hot" / "ds", [50, 60])
     flip_bit(hot.path / "ds-1.tar", 9)
@@ -160,6 +160,62 @@ def test_a_damaged_source_is_left_for_the_next(tmp_path: Path) -> None:
     assert wrong_objects(pool.root) == {}
     (said,) = (event for event in events if isinstance(event, Caution))
     assert "ds-1.tar: bytes 0 to 60 have crc32c" in said.message
+
+
+def test_one_lost_object_costs_no_more_than_itself(tmp_path: Path) -> None:
+    """The near source gives all the others; only that one is read from the far one."""
+    sizes = list(range(50, 80))
+    dataset, hot = cold(tmp_path / "ds", sizes), cold(tmp_path / "hot" / "ds", sizes)
+    (hot.path / "ds-0.tar").unlink()
+    flip_bit(hot.path / "ds-1.tar", 9)
+    far = Counting(dataset.path)
+    pool = pool_at(tmp_path / "pool", 9000)
+
+    brought = bring(pool, dataset.manifest.members, sources=[hot.source, Source(far, dataset.source.keys)], copied=set)
+
+    assert brought.files == 30
+    assert sorted(key for key, _ in far.reads) == ["ds-0.tar", "ds-1.tar"]
+
+
+def test_a_source_that_lost_all_is_passed_by_at_once(tmp_path: Path) -> None:
+    """It is asked what else is gone, so that not each of its objects is found missing by itself."""
+    dataset = cold(tmp_path / "ds", [50, 60, 70])
+    pool = pool_at(tmp_path / "pool", 1000)
+    events: list[Event] = []
+    gone = Source(LocalStore(tmp_path / "gone"), dataset.source.keys, holds=lambda _digest: False)
+
+    bring(pool, dataset.manifest.members, sources=[gone, dataset.source], copied=set, on_event=events.append)
+
+    (said,) = (event for event in events if isinstance(event, Caution))
+    assert "cannot give 3 objects, and the next place is asked" in said.message
+
+
+@pytest.mark.parametrize(("durability", "flushed"), [("auto", 2), ("always", 2), ("never", 0)])
+def test_an_object_is_on_the_disk_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, flushed: int
+) -> None:
+    """It is believed by its size later; a power cut must not leave zeros under its name."""
+    dataset = cold(tmp_path / "ds", [50, PART_BYTES + 1])
+    pool = pool_at(tmp_path / "pool", 2 * PART_BYTES)
+    sizes: list[int] = []
+    for call in (os.fsync, os.fdatasync):
+
+        def flush(descriptor: int, call: Callable[[int], None] = call) -> None:
+            if ".tmp-" in (name := os.readlink(f"/proc/self/fd/{descriptor}")) or name.endswith(".part"):
+                sizes.append(os.fstat(descriptor).st_size)
+            call(descriptor)
+
+        monkeypatch.setattr(os, call.__name__, flush)
+
+    bring(
+        pool,
+        dataset.manifest.members,
+        sources=[dataset.source],
+        copied=set,
+        settings=SyncSettings(durability=durability),
+    )
+
+    assert len(sizes) == flushed
 
 
 def test_what_no_source_has_whole_is_an_error_and_nothing_has_its_name(tmp_path: Path) -> None:
