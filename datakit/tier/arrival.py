@@ -10,9 +10,10 @@ within the budget: of two who ask at once, the later to write sees the other. Wh
 order in which it is counted (arriving, objects, aside), so that a count may see it twice and never not at all;
 whoever counts lists the directories until none is new.
 
-The directory of a dead process, or one whose owner was last seen `STALE_S` ago on another machine, is renamed to
-`left-<8 hex>`: its promises end, its owner (should it live) finds it gone, and its parts go on for whoever fetches
-the same.
+The directory of a dead process is renamed to `left-<8 hex>`: its promises end, and its parts go on for whoever
+fetches the same. Of a process that cannot be looked at (it is of another machine, or hidden by hidepid) it is known
+when it was seen last. After `STALE_S` its directory is renamed to `gone-<8 hex>` and removed with its parts: should it
+live, it finds that out, and what it wrote until then went into files that nobody has.
 
 Source of a process's start: proc(5), field 22 of `/proc/PID/stat`; of the machine: `/proc/sys/kernel/random/boot_id`.
 """
@@ -37,6 +38,7 @@ STALE_S = 1800
 
 _HOLDER = re.compile(r"(?P<machine>[0-9a-f]{12})-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}")
 _LEFT = re.compile(r"left-[0-9a-f]{8}")
+_GONE = re.compile(r"gone-[0-9a-f]{8}")
 _PROMISE = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?P<bytes>\d+)")
 _FILE = re.compile(r"(?P<digest>[0-9a-f]{64})|\.(?P<name>[0-9a-f]{64})\.(?:[0-9a-f]{8}\.part|tmp-[0-9a-f]{8})")
 _ALIVE = "alive"
@@ -87,20 +89,29 @@ class Arrival:
         Raises:
             Refused: It was taken for dead, and its promises are given to others.
         """
-        with disk.at_door(self.path):
-            try:
-                os.close(os.open(self.path / _ALIVE, os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if new else 0), 0o666))
-                os.utime(self.path / _ALIVE)
-            except FileNotFoundError:
-                message = f"this fetch said nothing for {STALE_S // 60} minutes, and its room was given to others"
-                raise Refused(message, hint="Run it again: it goes on where it was", subject=str(self.path)) from None
+        with self._there():
+            os.close(os.open(self.path / _ALIVE, os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if new else 0), 0o666))
+            os.utime(self.path / _ALIVE)
 
     def promise(self, sizes: Mapping[str, int]) -> None:
-        """Ask for room: bytes by digest. It counts at once; who asked takes it back where the sum is too large."""
-        with disk.at_door(self.path):
+        """Ask for room: bytes by digest. It counts at once; who asked takes it back where the sum is too large.
+
+        Raises:
+            Refused: As of `touch`.
+        """
+        with self._there():
             for digest, size_bytes in sizes.items():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
                 os.close(os.open(self.path / f"{digest}.{size_bytes}", flags, 0o666))
+
+    @contextlib.contextmanager
+    def _there(self) -> Iterator[None]:
+        with disk.at_door(self.path):
+            try:
+                yield
+            except FileNotFoundError:
+                message = f"this fetch said nothing for {STALE_S // 60} minutes, and its room was given to others"
+                raise Refused(message, hint="Run it again: it goes on where it was", subject=str(self.path)) from None
 
     def withdraw(self, sizes: Mapping[str, int]) -> None:
         """Take promises back; what is not promised is fine."""
@@ -128,19 +139,20 @@ class Arrival:
         }
 
     def sweep(self) -> None:
-        """End the promises of the dead: of processes of this machine that are gone, and of others that are silent."""
+        """End the promises of the dead: of processes that are gone, and of those that hide and are silent."""
         now_ns = _modified_ns(self.path / _ALIVE)
         for path in _folders(self._top):
             match = _HOLDER.fullmatch(path.name)
-            if match is None or path == self.path:
-                continue
-            if match["machine"] == machine_id():
-                is_dead = start_of(int(match["pid"])) != match["start"]
-            else:
-                seen_ns = _modified_ns(path / _ALIVE)
-                is_dead = now_ns is not None and seen_ns is not None and now_ns - seen_ns > STALE_S * 10**9
-            if is_dead:
-                with disk.at_door(path), contextlib.suppress(FileNotFoundError):
+            with disk.at_door(path), contextlib.suppress(FileNotFoundError):
+                if _GONE.fullmatch(path.name):
+                    _remove(path)
+                elif match is None or path == self.path:
+                    continue
+                elif (gone := is_gone(match["machine"], int(match["pid"]), match["start"])) is None:
+                    seen_ns = _modified_ns(path / _ALIVE)
+                    if now_ns is not None and seen_ns is not None and now_ns - seen_ns > STALE_S * 10**9:
+                        _remove(_renamed(path, "gone"))
+                elif gone:
                     _leave(path)
 
     def adopt(self, digests: Iterable[str]) -> None:
@@ -175,12 +187,12 @@ def look(top: Path) -> list[Incoming]:
 
 
 def _look_into(path: Path) -> Incoming:
-    is_left = _LEFT.fullmatch(path.name) is not None
+    is_held, is_left = (pattern.fullmatch(path.name) is not None for pattern in (_HOLDER, _LEFT))
     promised: dict[str, tuple[int, int]] = {}
     here: dict[str, int] = {}
     for name, status in _files(path):
         if match := _PROMISE.fullmatch(name):
-            if not is_left:
+            if is_held:
                 promised[match["digest"]] = (int(match["bytes"]), status.st_mtime_ns)
         elif match := _FILE.fullmatch(name):
             digest = match["digest"] or match["name"]
@@ -214,12 +226,21 @@ def discard(left: Incoming, *, keep: Iterable[str] = ()) -> int:
 
 def _leave(path: Path) -> None:
     """Make a directory nobody's, and keep of it what a later fetch can go on with."""
-    left = path.with_name(f"left-{secrets.token_hex(4)}")
-    os.rename(path, left)
+    left = _renamed(path, "left")
     for each in list(left.iterdir()):
         if not PARTIAL.fullmatch(each.name):
             each.unlink(missing_ok=True)
     _remove_empty(left)
+
+
+def _renamed(path: Path, word: str) -> Path:
+    return path.rename(path.with_name(f"{word}-{secrets.token_hex(4)}"))
+
+
+def _remove(path: Path) -> None:
+    for each in list(path.iterdir()):
+        each.unlink(missing_ok=True)
+    _remove_empty(path)
 
 
 def _remove_empty(path: Path) -> None:
@@ -230,7 +251,8 @@ def _remove_empty(path: Path) -> None:
 def _folders(top: Path) -> list[Path]:
     with disk.at_door(top):
         try:
-            return sorted(each for each in top.iterdir() if _HOLDER.fullmatch(each.name) or _LEFT.fullmatch(each.name))
+            patterns = _HOLDER, _LEFT, _GONE
+            return sorted(each for each in top.iterdir() if any(known.fullmatch(each.name) for known in patterns))
         except FileNotFoundError:
             return []
 
@@ -266,8 +288,27 @@ def machine_id() -> str:
 
 def start_of(pid: int) -> str | None:
     """When a process began, in ticks since the machine's start; None of one that is dead, or waits to be buried."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
+    fields = _fields(pid)
+    return None if not fields or fields[0] in "ZX" else fields[19]
+
+
+def is_gone(machine: str, pid: int, start: str) -> bool | None:
+    """Whether a process has ended; None where that cannot be told: of another machine, or one that the system hides."""
+    if machine != machine_id():
         return None
-    return None if fields[0] in "ZX" else fields[19]
+    if fields := _fields(pid):
+        return fields[0] in "ZX" or fields[19] != start
+    try:
+        with contextlib.suppress(PermissionError):
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return None
+
+
+def _fields(pid: int) -> list[str]:
+    """What the system says of a process, from its state on; nothing where there is none, or it is hidden (hidepid)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

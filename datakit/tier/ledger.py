@@ -19,7 +19,7 @@ from pathlib import Path
 
 from datakit.errors import DatakitError
 from datakit.storage import disk
-from datakit.tier.arrival import machine_id, start_of
+from datakit.tier.arrival import is_gone, machine_id, start_of
 from datakit.tier.pool import Pool
 
 _FILE = re.compile(
@@ -97,7 +97,7 @@ class Ledger:
             inherited = list(self._inherited)
         for holder in inherited:
             machine, pid, start, _ = holder.split("-")
-            if machine != machine_id() or start_of(int(pid)) != start:
+            if machine != machine_id() or is_gone(machine, int(pid), start):
                 self.end(holder)
 
     def held(self) -> Mapping[str, list[str]]:

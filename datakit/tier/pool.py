@@ -180,7 +180,14 @@ class Pool:
         finally:
             found.close()
 
-    def reserve(self, into: Arrival, sizes: Mapping[str, int], *, copied: Copied) -> set[str]:
+    def reserve(
+        self,
+        into: Arrival,
+        sizes: Mapping[str, int],
+        *,
+        copied: Copied,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> set[str]:
         """Promise room to objects before the first request for them, and drop what may go where there is none.
 
         Gives the digests that have it: those that somebody else asked for earlier are left to them. Parts that killed
@@ -190,9 +197,12 @@ class Pool:
             into: Where they will arrive.
             sizes: Bytes by digest.
             copied: What a colder tier holds.
+            sleep: Waits for others who ask at once, in seconds.
 
         Raises:
-            NoSpace: They do not fit, whatever is dropped; says what holds the room. Nothing was dropped for them.
+            NoSpace: They do not fit, whatever is dropped; says what holds the room. Nothing was dropped for them, but
+                where somebody else was quicker to take what that had freed.
+            Refused: This fetch was taken for dead.
         """
         into.sweep()
         for attempt in range(RESERVE_TRIES):
@@ -215,7 +225,7 @@ class Pool:
                 others = any(each.promised for each in usage.incoming if each.path != into.path)
                 if not others or sum(sizes.values()) > self.budget_bytes or attempt == RESERVE_TRIES - 1:
                     raise self.no_room(sum(sizes.values()), choice, usage)
-                time.sleep(FIRST_WAIT_S * 2**attempt * self._fraction())
+                sleep(FIRST_WAIT_S * 2**attempt * self._fraction())
         else:
             raise self.no_room(sum(sizes.values()), choice, usage)
         return set(sizes)
@@ -291,7 +301,12 @@ class Pool:
         return True
 
     def land(self, into: Arrival, entry: FileEntry) -> None:
-        """Give an object its place, once it is whole and verified; where it is already, the other stays."""
+        """Give an object its place, once it is whole and verified; where it is already, the other stays.
+
+        Raises:
+            Refused: This fetch was taken for dead: the room for it was given to others.
+        """
+        into.touch()
         final = self.path(entry.sha256)
         disk.make_dirs(final.parent)
         with disk.at_door(final):

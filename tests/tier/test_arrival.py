@@ -85,9 +85,14 @@ def test_promises_end_with_a_killed_process_and_parts_go_on(tmp_path: Path) -> N
 
 
 def test_a_silent_fetch_of_another_machine_ends(tmp_path: Path) -> None:
-    """By the file system's own clock, and not before the time is over; its owner is told when it speaks again."""
+    """By the file system's own clock, and not before the time is over; its owner is told when it speaks again.
+
+    Its part goes too: the owner may live, and still write into what would be another's by then.
+    """
     other = opened(tmp_path)
     other.promise({A: 100})
+    part = other.path / f".{A}.{'a' * 8}.part"
+    part.write_bytes(b"x" * 100)
     foreign = other.path.with_name("0" * 12 + other.path.name[12:])
     os.rename(other.path, foreign)
     other.path = foreign
@@ -102,8 +107,47 @@ def test_a_silent_fetch_of_another_machine_ends(tmp_path: Path) -> None:
 
     assert still == {A}
     assert into.earlier([A]) == set()
-    with pytest.raises(Refused, match="said nothing for 30 minutes"):
-        other.touch()
+    assert os.listdir(tmp_path) == [into.path.name]
+    for speak in (other.touch, lambda: other.promise({B: 1})):
+        with pytest.raises(Refused, match="said nothing for 30 minutes"):
+            speak()
+
+
+def test_the_end_of_a_silent_fetch_is_brought_to_its_end(tmp_path: Path) -> None:
+    """Whoever ended it may have been killed; what lies there counts until it is removed, and is not taken over."""
+    gone = tmp_path / "gone-0123abcd"
+    gone.mkdir()
+    (gone / f"{A}.100").touch()
+    (gone / f".{A}.{'a' * 8}.part").write_bytes(b"x" * 60)
+    into = opened(tmp_path)
+
+    into.adopt([A])
+    before = sum(each.bytes for each in look(tmp_path))
+    into.sweep()
+
+    assert before == 60
+    assert os.listdir(tmp_path) == [into.path.name]
+
+
+def test_a_process_that_the_system_hides_lives_until_it_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With hidepid another user's process cannot be read, and that is no sign of its death; a number without one is."""
+    process = start_code(OPEN, tmp_path)
+    killed = start_code(OPEN, tmp_path)
+    kill(killed)
+    into = opened(tmp_path)
+    monkeypatch.setattr("datakit.tier.arrival._fields", lambda _pid: [])
+    now = (into.path / "alive").stat().st_mtime
+
+    into.sweep()
+    kept = [each.path for each in look(tmp_path) if each.promised]
+    os.utime(kept[0] / "alive", (now, now - STALE_S - 5))
+    into.sweep()
+
+    assert [path.name.split("-")[1] for path in kept] == [str(process.pid)]
+    assert not any(each.promised for each in look(tmp_path))
+    kill(process)
 
 
 def test_the_earlier_of_two_who_want_the_same_goes_first(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_what_a_dead_reader_held_goes_when_it_is_looked_at(tmp_path: Path) -> No
     assert os.listdir(pool.root / "leases") == ["stray"]
 
 
+def test_a_reader_that_the_system_hides_keeps_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidepid another user's process cannot be read; its death is told all the same."""
+    pool, (one, _) = filled(tmp_path)
+    process = start_code("print('x', flush=True); input()")
+    Ledger(pool).take(holder_of(process.pid, ME), one)
+    monkeypatch.setattr("datakit.tier.arrival._fields", lambda _pid: [])
+    ledger = Ledger(pool)
+
+    ledger.inherit()
+    kept = list(ledger.held())
+    kill(process)
+    ledger.sweep()
+
+    assert len(kept) == 1
+    assert ledger.held() == {}
+
+
 def test_a_full_disk_leaves_a_lease_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds all the same."""
     pool, (one, _) = filled(tmp_path)

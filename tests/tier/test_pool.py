@@ -10,7 +10,7 @@ import pytest
 
 from datakit.errors import NoSpace, NotFound, Refused, UsageError
 from datakit.tier.fill import bring
-from datakit.tier.pool import MAX_ASIDE, Pool
+from datakit.tier.pool import FIRST_WAIT_S, MAX_ASIDE, RESERVE_TRIES, Pool
 from support.commits import noise
 from support.tiers import Cold, cold, disk_bytes, know, pool_at, wrong_objects
 
@@ -66,6 +66,34 @@ def test_what_fits_is_promised_and_the_promise_ends_with_the_fetch(tmp_path: Pat
 
     assert promised == 100
     ask(pool, 100, copied=set())
+
+
+def test_who_loses_a_race_waits_as_its_caller_says(tmp_path: Path) -> None:
+    """While another's promise may end, seven times, and longer each time."""
+    pool = Pool(tmp_path, budget_bytes=100, fraction=lambda: 1.0).open()
+    waits: list[float] = []
+
+    with pool.arrival() as other, pool.arrival() as into:
+        other.promise({"a" * 64: 60})
+        with pytest.raises(NoSpace, match="60 B arriving"):
+            pool.reserve(into, {"b" * 64: 60}, copied=set, sleep=waits.append)
+
+    assert waits == [FIRST_WAIT_S * 2**number for number in range(RESERVE_TRIES - 1)]
+
+
+def test_who_was_taken_for_dead_gives_nothing_its_place(tmp_path: Path) -> None:
+    """Even where its writing has made its directory anew: the room was given to others."""
+    dataset = cold(tmp_path / "cold" / "ds", [70])
+    pool = pool_at(tmp_path / "pool", 200)
+    (entry,) = dataset.manifest.members
+    with pool.arrival() as into:
+        into.close()
+        into.path.mkdir()
+        into.target(entry.sha256).write_bytes(noise(70, 0))
+        with pytest.raises(Refused, match="its room was given to others"):
+            pool.land(into, entry)
+
+    assert pool.usage().total_bytes == 0
 
 
 def test_what_can_never_fit_drops_nothing(tmp_path: Path) -> None:
