@@ -29,7 +29,7 @@ def texts_of(name: str) -> dict[str, str | None]:
         name: The file's, below the source.
 
     Raises:
-        InputError: Two of its folders name one column.
+        InputError: Two of its folders name one column, or one is called what is no text.
 
     Example:
         >>> texts_of("dt=2024-01-01/lang=en%20GB/part-0.parquet")
@@ -45,8 +45,18 @@ def texts_of(name: str) -> dict[str, str | None]:
 def _steps(name: str) -> list[tuple[str, str | None]]:
     words = [step.partition("=") for step in name.split("/")[:-1]]
     return [
-        (unquote(column), None if text == _NULL else unquote(text)) for column, sign, text in words if column and sign
+        (_decoded(column, name), None if text == _NULL else _decoded(text, name))
+        for column, sign, text in words
+        if column and sign
     ]
+
+
+def _decoded(text: str, name: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        said = f"{name}: {text} is not UTF-8 once its %XX are decoded"
+        raise InputError(said, hint="Rename that folder", subject=name) from None
 
 
 def values_of(names: Iterable[str]) -> dict[str, Mapping[str, Value]]:
@@ -68,7 +78,9 @@ def values_of(names: Iterable[str]) -> dict[str, Mapping[str, Value]]:
 
 
 def _is_number(text: str) -> bool:
-    return _WHOLE.fullmatch(text) is not None and -(2**31) <= int(text[:20]) < 2**31
+    if _WHOLE.fullmatch(text) is None or len(digits := text.lstrip("-").lstrip("0")) > len(str(2**31)):
+        return False
+    return -(2**31) <= (-1 if text[0] == "-" else 1) * int(digits or "0") < 2**31
 
 
 def told(names: Iterable[str], *, as_columns: bool) -> list[Note | Caution]:

@@ -43,11 +43,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_cost"):
-            if (value := getattr(self, name)) is not None and value < 0:
+            if (value := getattr(self, name)) is not None and not value >= 0:
                 flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} {value:g} is below 0", hint="Write 0 or more", subject=flag)
+                raise UsageError(f"{flag} {value:g} is not 0 or more", hint="Write 0 or more", subject=flag)
         for name in ("requests_per_s", "bytes_per_s"):
-            if (value := getattr(self, name)) is not None and value <= 0:
+            if (value := getattr(self, name)) is not None and not value > 0:
                 raise UsageError(f"{name} {value:g} lets nothing through", hint="Write more than 0", subject=name)
 
 

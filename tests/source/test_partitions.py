@@ -102,3 +102,30 @@ def test_one_column_of_two_folders_is_refused(tmp_path: Path) -> None:
 def test_names_that_are_no_columns_name_none() -> None:
     """A sign without a name, and the file's own name."""
     assert values_of(["=1/a/x=y.parquet", "b.parquet"]) == {"=1/a/x=y.parquet": {}, "b.parquet": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("007", 7),
+        ("-0", 0),
+        (str(2**31 - 1), 2**31 - 1),
+        (str(-(2**31)), -(2**31)),
+        (str(2**31), str(2**31)),
+        ("0" * 18 + "9999999999", "0" * 18 + "9999999999"),
+        ("0" * 30 + "42", 42),
+        ("1_0", "1_0"),
+        ("\u0663", "\u0663"),
+        ("-", "-"),
+    ],
+)
+def test_whole_numbers_of_32_bits_are_numbers(text: str, value: int | str) -> None:
+    """However many zeros stand before them; anything else is text."""
+    assert values_of([f"n={text}/a.parquet"]) == {f"n={text}/a.parquet": {"n": value}}
+
+
+@pytest.mark.parametrize("folder", ["x=%FF", "%C3=1"])
+def test_a_name_that_decodes_to_no_text_is_refused(folder: str) -> None:
+    """Two such values would become one."""
+    with pytest.raises(InputError, match="is not UTF-8 once its %XX are decoded"):
+        values_of([f"{folder}/a.parquet"])

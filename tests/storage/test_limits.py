@@ -120,7 +120,11 @@ def test_who_waits_is_let_go_when_the_work_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_requests": -1}, {"max_cost": -0.5}, {"requests_per_s": 0.0}, {"bytes_per_s": 0.0}]
+    "wrong",
+    [
+        *({"max_requests": -1}, {"max_cost": -0.5}, {"requests_per_s": 0.0}, {"bytes_per_s": 0.0}),
+        *({"max_cost": float("nan")}, {"requests_per_s": float("nan")}),
+    ],
 )
 def test_a_limit_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
