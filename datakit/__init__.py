@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UsageError,
     )
+    from datakit.feed.cached import open_cached
     from datakit.feed.dataset import open_dataset
     from datakit.feed.loader import Loader
     from datakit.pack.build import pack
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "Loader": "datakit.feed.loader",
+    "open_cached": "datakit.feed.cached",
     "open_dataset": "datakit.feed.dataset",
     "pack": "datakit.pack.build",
     "sync": "datakit.storage.sync",
@@ -58,6 +60,7 @@ __all__ = [
     "Refused",
     "StoreUnavailable",
     "UsageError",
+    "open_cached",
     "open_dataset",
     "pack",
     "sync",

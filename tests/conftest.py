@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.agents import Cache, short_folder
 from support.faulty import FaultyServer, faulty_server
 from support.s3server import S3Server, serving
 
@@ -116,6 +117,16 @@ def faulty(clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty
         for name, value in running.env.items():
             monkeypatch.setenv(name, value)
         yield running
+
+
+@pytest.fixture
+def cache(tmp_path: Path, clean_room: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
+    """A cache directory with a place for its agent's socket; the agent ends with the test."""
+    with short_folder() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+        found = Cache(tmp_path / "cache")
+        yield found
+        found.end()
 
 
 @pytest.fixture(scope="session")

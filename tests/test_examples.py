@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from support import readme
+from support.agents import Cache, short_folder
 from support.cli import environment
 from support.docs import DOCS
 
@@ -18,9 +19,12 @@ def test_the_examples_of_the_python_page_work_one_after_the_other(clean_room: Pa
     readme.write_records(clean_room / "raw" / "chat.jsonl", keys=["greeting-7"])
     program = "\n".join(readme.programs(TEXT))
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False, timeout=240
-    )
+    with short_folder() as runtime:
+        env = {**environment(), "XDG_RUNTIME_DIR": str(runtime)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False, timeout=240
+        )
+        Cache(clean_room / "cache").end()
 
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr

@@ -181,6 +181,7 @@ ORDER = [
     "tier/client",
     "feed/mapped",
     "feed/dataset",
+    "feed/cached",
     "feed/workers",
     "feed/loader",
     "train/recipe",

@@ -9,7 +9,7 @@ manifest lists them, rows as the index lists them.
 
 Promises: no byte of a damaged sample is handed out while `verify` is on; the object may be pickled (workers map the
 files anew) and shared by threads. Does not decode, shuffle or fetch: an object store's dataset is brought here by
-`datakit sync` first. Never imports an object-store client.
+`datakit sync` first, or read through a cache (`cached`). Never imports an object-store client.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import get_args
 
+from datakit.data.index import Index
 from datakit.data.manifest import Manifest
 from datakit.errors import InputError, NotFound, UsageError
 from datakit.feed.mapped import Item, MappedShard, Verify
@@ -92,7 +93,7 @@ class Dataset:
         if not 0 <= number < len(self):
             raise IndexError(f"{self.path} has {format_number_of(len(self), 'sample')}, none has number {which}")
         place = bisect_right(self._starts, number) - 1
-        return self._shard(place).read(number - self._starts[place])
+        return self._read(place, number - self._starts[place])
 
     def __iter__(self) -> Iterator[Item]:
         for place in range(len(self._contents.shards)):
@@ -105,7 +106,7 @@ class Dataset:
             NotFound: No sample has this key.
         """
         for place in range(len(self._contents.shards)):
-            row = self._shard(place).index.find(key)
+            row = self._index(place).find(key)
             if row is not None:
                 return self._starts[place] + row
         raise NotFound(
@@ -120,6 +121,12 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}, samples={len(self)}, digest={self.digest[:12]})"
+
+    def _read(self, place: int, row: int) -> Item:
+        return self._shard(place).read(row)
+
+    def _index(self, place: int) -> Index:
+        return self._shard(place).index
 
     def _shard(self, place: int) -> MappedShard:
         with self._guard:

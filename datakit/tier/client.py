@@ -216,6 +216,10 @@ class CacheClient:
             self._order = None
             self._at = None
 
+    def __del__(self) -> None:
+        if getattr(self, "_socket", None) is not None:
+            self._hang_up()
+
     def __reduce__(self) -> tuple[object, ...]:
         options = (self.budget_bytes, self.name, self.deadline_s, self.idle_s, self._datasets)
         return (_again, (self.root, *options))
