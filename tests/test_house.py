@@ -140,6 +140,7 @@ ORDER = [
     "verify/claims",
     "verify/unnamed",
     "verify/verify",
+    "verify/siblings",
     "version/document",
     "version/dvc",
     "version/project",

@@ -27,9 +27,11 @@ def register(app: typer.Typer) -> None:
 
         Finds what Python's tarfile, and readers built on it, pass over in silence: a shard cut between two members, a
         damaged header, a hole of zeros. In object storage shards stream by and nothing is kept; --quick costs a listing
-        and a request for each index. Exits with 4 when anything is wrong. Of a folder of splits it looks at each.
+        and a request for each index. Exits with 4 when anything is wrong. Of a folder of splits it looks at each, and
+        sees that none is missing.
         """
         with frame.run("verify", json=json) as session:
+            from datakit.verify.siblings import refuse_gaps
             from datakit.verify.verify import verify as verify_dataset
 
             stores = session.stores(dataset, params)
@@ -38,6 +40,8 @@ def register(app: typer.Typer) -> None:
             session.show(splits.result(reports, dataset), lambda: splits.report(reports, dataset, _text))
             for report in reports.values():
                 report.raise_findings()
+            if dataset not in reports:
+                refuse_gaps(reports, stores=stores)
 
 
 def _text(report: VerifyReport) -> str:

@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import DatakitError, MissingExtra, UsageError
+from datakit.errors import DatakitError, MissingExtra, StoreUnavailable, UsageError
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked, already_there, no_answer, no_credentials, refused, untrusted
 from datakit.storage.client import CONNECT_TIMEOUT_S
@@ -108,6 +108,9 @@ class S3Calls:
                 marker = page["NextPartNumberMarker"]
                 self._meter.add(list=1)
                 page = client.list_parts(Bucket=self._bucket, Key=key, UploadId=upload, PartNumberMarker=marker)
+                if page["IsTruncated"] and page["NextPartNumberMarker"] <= marker:
+                    message = f"{self._url}/{key}: the store says that the list of its parts goes on, and not how"
+                    raise StoreUnavailable(message, hint="Run the same command again", subject=key)
                 found += [Kept(each["PartNumber"], each["Size"], each["ETag"]) for each in page.get("Parts", ())]
         return sorted(found, key=lambda part: part.number)
 

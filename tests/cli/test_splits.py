@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from datakit.storage.commit import read_manifest
 from datakit.storage.sync import sync
 from support.cli import datakit
 from support.commits import flip_bit
+from support.packing import raw_lines, write_lines
 from support.tiny import text_samples, write_dataset
 
 
@@ -73,3 +76,25 @@ def test_a_folder_without_any_is_what_it_was(chat: Path) -> None:
     assert (empty.code, lacking.code) == (2, 2)
     assert "chat/notes has no manifest.json" in empty.stderr
     assert "train00099" in lacking.stderr
+
+
+def test_a_split_that_is_not_there_is_found(clean_room: Path) -> None:
+    """Removed, without its manifest, or exchanged with another; a folder may be called as one likes."""
+    write_lines(clean_room / "raw.jsonl", raw_lines(40))
+    datakit("pack", "raw.jsonl", "ds", "--split", "train=70", "--split", "val=30")
+    whole = datakit("verify", "ds")
+    os.rename("ds/val", "ds/validation")
+    renamed = datakit("verify", "ds")
+    os.rename("ds/validation", "ds/val")
+    os.rename("ds/val/manifest.json", "kept.json")
+    torn = datakit("verify", "ds", "--quick")
+    os.rename("kept.json", "ds/val/manifest.json")
+    for old, new in (("ds/val", "ds/x"), ("ds/train", "ds/val"), ("ds/x", "ds/train")):
+        os.rename(old, new)
+    exchanged = datakit("verify", "ds")
+    shutil.rmtree("ds/train")
+    gone = datakit("verify", "ds")
+
+    assert [answer.code for answer in (whole, renamed, torn, exchanged, gone)] == [0, 0, 4, 4, 4]
+    assert "ds lacks the split val, of which ds/train tells" in torn.stderr
+    assert "it lies in the place of" in exchanged.stderr

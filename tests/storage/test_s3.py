@@ -262,3 +262,18 @@ def test_the_list_of_botocore_s_failed_connections_is_complete() -> None:
         "ResponseStreamingError",
         "SSLError",
     }
+
+
+def test_a_list_of_parts_that_does_not_go_on_is_trouble_of_the_store(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that says so of every page would be asked, and paid, for ever."""
+    calls, _ = calls_of(bucket, StoreOptions.from_environment(s3.env))
+    upload = calls.begin("a")
+    page: dict[str, Any] = {"IsTruncated": True, "NextPartNumberMarker": 0, "Parts": []}
+    with calls._door("a") as client:
+        monkeypatch.setattr(client, "list_parts", lambda **_: page)
+
+    with pytest.raises(StoreUnavailable, match="goes on, and not how"):
+        calls.kept("a", upload)
+    calls.abort("a", upload)
