@@ -161,6 +161,7 @@ ORDER = [
     "tier/arrival",
     "tier/roster",
     "tier/usage",
+    "tier/room",
     "tier/pool",
     "tier/origin",
     "tier/fill",

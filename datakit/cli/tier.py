@@ -173,7 +173,7 @@ def _add_evict(tier: typer.Typer) -> None:
             else:
                 plan = eviction.plan_room(pool, parse_bytes(size or 0), copied=copies)
             if not dry_run:
-                eviction.evict(pool, plan)
+                plan = eviction.evict(pool, plan)
             session.done(plan, _evicted(plan, dry_run=dry_run))
             plan.raise_kept()
 
@@ -217,8 +217,8 @@ def _add_gc(tier: typer.Typer) -> None:
     ) -> None:
         """Remove what nobody needs: leftovers of killed fetches, damaged files, objects of no known dataset.
 
-        Leftovers stay for a day, because the same fetch goes on with them; a damaged file stays where nothing else is
-        known to hold what it was.
+        Leftovers stay for a day, because the same fetch goes on with them; a damaged file, or an object of no known
+        dataset, stays where nothing else is known to hold it. Fetch the dataset again, and both are known.
         """
         with frame.run("tier gc", json=json) as session:
             import time
@@ -317,6 +317,8 @@ def _evicted(plan: Eviction, *, dry_run: bool) -> str:
     from datakit.units import format_bytes, format_number_of
 
     what = f"{format_number_of(len(plan.drop), 'object')}, {format_bytes(plan.bytes)}"
+    if plan.other_bytes:
+        what += f", and leftovers of {format_bytes(plan.other_bytes)}"
     kept = ", ".join(f"{format_bytes(size)} {reason}" for reason, size in plan.kept_bytes.items())
     return f"{'Would drop' if dry_run else 'Dropped'} {what}, from {plan.place}" + (f"; stays: {kept}" if kept else "")
 
@@ -335,11 +337,12 @@ def _waste_text(waste: Waste, *, dry_run: bool) -> str:
     from datakit.units import format_bytes, format_number_of
 
     names: Sequence[str] = (*waste.left, *waste.aside, *waste.orphans)
+    only = "".join(f"\n  {name}" for name in waste.kept_orphans)
+    stays = f"\nstay, of no known dataset and in no other place that is known:{only}" if only else ""
     if not names:
-        return f"{waste.place} holds nothing to remove"
+        return f"{waste.place} holds nothing to remove{stays}"
     listed = "".join(f"\n  {name}" for name in names)
     verb = "Would remove" if dry_run else "Removed"
     kept = f"; damaged files that stay: {waste.kept_aside}" if waste.kept_aside else ""
-    return (
-        f"{verb} {format_number_of(len(names), 'file')}, {format_bytes(waste.bytes)}, from {waste.place}{kept}:{listed}"
-    )
+    what = f"{format_number_of(len(names), 'file')}, {format_bytes(waste.bytes)}"
+    return f"{verb} {what}, from {waste.place}{kept}:{listed}{stays}"

@@ -28,6 +28,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from datakit.errors import Refused
 from datakit.storage import disk
@@ -142,17 +143,11 @@ class Arrival:
         """End the promises of the dead: of processes that are gone, and of those that hide and are silent."""
         now_ns = _modified_ns(self.path / _ALIVE)
         for path in _folders(self._top):
-            match = _HOLDER.fullmatch(path.name)
             with disk.at_door(path), contextlib.suppress(FileNotFoundError):
-                if _GONE.fullmatch(path.name):
-                    _remove(path)
-                elif match is None or path == self.path:
-                    continue
-                elif (gone := is_gone(match["machine"], int(match["pid"]), match["start"])) is None:
-                    seen_ns = _modified_ns(path / _ALIVE)
-                    if now_ns is not None and seen_ns is not None and now_ns - seen_ns > STALE_S * 10**9:
-                        _remove(_renamed(path, "gone"))
-                elif gone:
+                end = None if path == self.path or now_ns is None else fate(path, now_ns=now_ns)
+                if end == "gone":
+                    _remove(path if _GONE.fullmatch(path.name) else _renamed(path, "gone"))
+                elif end == "left" and not _LEFT.fullmatch(path.name):
                     _leave(path)
 
     def adopt(self, digests: Iterable[str]) -> None:
@@ -198,6 +193,23 @@ def _look_into(path: Path) -> Incoming:
             digest = match["digest"] or match["name"]
             here[digest] = here.get(digest, 0) + status.st_size
     return Incoming(path, promised, here, is_left)
+
+
+def fate(path: Path, *, now_ns: int) -> Literal["left", "gone"] | None:
+    """What becomes of a directory: its parts are left for others, or they go too; None while its owner lives.
+
+    Args:
+        path: The directory.
+        now_ns: The time on its file system's clock, in ns since 1970.
+    """
+    match = _HOLDER.fullmatch(path.name)
+    if match is None:
+        return "left" if _LEFT.fullmatch(path.name) else "gone"
+    ended = is_gone(match["machine"], int(match["pid"]), match["start"])
+    if ended is None:
+        seen_ns = _modified_ns(path / _ALIVE)
+        return "gone" if seen_ns is not None and now_ns - seen_ns > STALE_S * 10**9 else None
+    return "left" if ended else None
 
 
 def touched(left: Incoming) -> dict[str, float]:

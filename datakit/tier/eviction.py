@@ -1,17 +1,16 @@
 """eviction: what goes of a pool when a person asks for room: a plan, and doing it.
 
-By dataset: its objects that no other known dataset has. By bytes: what the policy drops. Either way nothing goes that
-is leased, pinned, or has no verified copy in a colder tier, and what stays is said with its reason.
+By dataset: its objects that no other known dataset has. By bytes: what a fetch would let go for its room. Either way
+nothing goes that is leased, pinned, or has no verified copy in a colder tier, and what stays is said with its reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from datakit.errors import NoSpace, Refused
-from datakit.tier.policy import choose
 from datakit.tier.pool import Copied, Pool
 from datakit.tier.roster import Known, objects_of
 from datakit.units import format_bytes
@@ -29,6 +28,9 @@ class Eviction:
         drop: Digests of the objects that go.
         bytes: Their bytes.
         kept_bytes: What stays of the dataset: bytes by reason; `shared` is of another dataset too.
+        left: Digests of parts that killed fetches have left, which go first.
+        aside: Names of damaged files that go.
+        other_bytes: Bytes of these parts and files.
     """
 
     tier: str
@@ -38,6 +40,9 @@ class Eviction:
     drop: tuple[str, ...]
     bytes: int
     kept_bytes: Mapping[str, int]
+    left: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
+    other_bytes: int = 0
 
     def raise_kept(self) -> None:
         """End by an error where something of the dataset could not go.
@@ -95,7 +100,8 @@ def plan_room(pool: Pool, need_bytes: int, *, copied: Copied) -> Eviction:
     Raises:
         NoSpace: So much may not go; says what holds the rest.
     """
-    choice = choose(pool.held(pool.usage(), copied()), need_bytes, reading=pool.reading)
+    room = pool.room(need_bytes, copied=copied)
+    choice = room.choice
     if choice.short_bytes:
         said = ", ".join(f"{format_bytes(size)} {reason}" for reason, size in choice.kept_bytes.items()) or "nothing"
         raise NoSpace(
@@ -106,15 +112,35 @@ def plan_room(pool: Pool, need_bytes: int, *, copied: Copied) -> Eviction:
         )
     kept = {str(reason): size for reason, size in choice.kept_bytes.items()}
     drop = tuple(each.digest for each in choice.drop)
-    return Eviction(pool.name, str(pool.root), None, None, drop, sum(each.bytes for each in choice.drop), kept)
+    size_bytes = sum(each.bytes for each in choice.drop)
+    return Eviction(
+        pool.name, str(pool.root), None, None, drop, size_bytes, kept, room.left, room.aside, room.other_bytes
+    )
 
 
-def evict(pool: Pool, plan: Eviction) -> None:
-    """Do what the plan says; a dataset of which nothing is left, and that is not pinned, is forgotten."""
-    for digest in plan.drop:
-        pool.drop(digest)
+def evict(pool: Pool, plan: Eviction) -> Eviction:
+    """Do what the plan says, but of objects that were pinned or leased since; says what was done.
+
+    A dataset of which nothing is left or on its way, and that is not pinned, is forgotten.
+    """
+    pool.remove_left(plan.left)
+    pool.remove_aside(plan.aside)
+    gone: dict[str, int] = {}
+    kept = Counter(plan.kept_bytes)
+    for each in pool.held(pool.usage(), plan.drop):
+        if each.digest in plan.drop:
+            if each.reason is None and pool.drop(each.digest):
+                gone[each.digest] = each.bytes
+            else:
+                kept[each.reason or "leased"] += each.bytes
     if plan.digest is not None:
-        objects = pool.usage().objects
-        known = next((each for each in pool.roster.known() if each.digest == plan.digest), None)
-        if known is not None and not known.pinned and not known.objects.keys() & objects.keys():
-            pool.roster.forget(known.digest)
+        _forget(pool, plan.digest)
+    return replace(plan, drop=tuple(gone), bytes=sum(gone.values()), kept_bytes=dict(kept))
+
+
+def _forget(pool: Pool, digest: str) -> None:
+    usage = pool.usage()
+    coming = {each for one in usage.incoming if not one.is_left for each in (*one.promised, *one.here)}
+    known = next((each for each in pool.roster.known() if each.digest == digest), None)
+    if known is not None and not known.pinned and not known.objects.keys() & (usage.objects.keys() | coming):
+        pool.roster.forget(digest)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from datakit.data.digest import FileEntry
 from datakit.errors import DatakitError, NotFound
 from datakit.events import Caution, OnEvent, ignore
 from datakit.storage import disk
@@ -22,6 +21,7 @@ from datakit.storage.counts import RequestCounts
 from datakit.storage.moves import SyncSettings, patient
 from datakit.storage.store import Location, open_location
 from datakit.tier.pool import FORMAT_NAME, Pool
+from datakit.tier.roster import objects_of
 
 
 class Copies:
@@ -80,9 +80,10 @@ class Copies:
         with disk.at_door(root):
             if root.samefile(self._pool.root):  # by whatever name: nothing is a copy of itself
                 return frozenset()
-        colder = Pool(root, budget_bytes=0)
-        objects = {entry for known in self._pool.roster.known() for entry in known.objects.values()}
-        return frozenset(entry.sha256 for entry in objects if colder.has(entry))
+        colder, known = Pool(root, budget_bytes=0), objects_of(self._pool.roster.known())
+        sizes = {digest: lying.bytes for digest, lying in self._pool.usage().objects.items()}
+        sizes |= {digest: entry.bytes for digest, entry in known.items()}  # what was set aside is of known datasets
+        return frozenset(digest for digest, size in sizes.items() if _has(colder.path(digest), size))
 
     def _in_commit(self, location: Location) -> frozenset[str]:
         store = patient(location, self._settings)
@@ -91,14 +92,14 @@ class Copies:
             return frozenset()
         entries = held.manifest.members
         if location.path is not None:
-            return frozenset(each.sha256 for each in entries if _has(location.path, each))
+            return frozenset(each.sha256 for each in entries if _has(location.path / each.name, each.bytes))
         there = {name: item.bytes for name, item in listed(location, store).items()}
         return frozenset(each.sha256 for each in entries if there.get(each.name) == each.bytes)
 
 
-def _has(root: Path, entry: FileEntry) -> bool:
-    with disk.at_door(root):
+def _has(path: Path, size_bytes: int) -> bool:
+    with disk.at_door(path):
         try:
-            return (root / entry.name).stat().st_size == entry.bytes
+            return path.stat().st_size == size_bytes
         except FileNotFoundError:
             return False

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import secrets
 import threading
 import time
@@ -31,7 +30,8 @@ from datakit.errors import NoSpace, Refused, UsageError
 from datakit.storage import disk
 from datakit.tier import arrival
 from datakit.tier.arrival import Arrival
-from datakit.tier.policy import Choice, Held, Reading, choose
+from datakit.tier.policy import Choice, Held, Reading
+from datakit.tier.room import Room, plan_room
 from datakit.tier.roster import Roster
 from datakit.tier.usage import Usage, look_at
 from datakit.units import format_bytes
@@ -46,7 +46,6 @@ FIRST_WAIT_S = 0.02
 MAX_ASIDE = 3
 """Damaged files that are kept to be looked at, the newest; what is damaged in numbers, the first three show as well."""
 
-_ASIDE = re.compile(r"(?P<digest>[0-9a-f]{64})\.[0-9a-f]{8}")
 _FOREIGN = {"lost+found"}
 """What a file system itself makes in its root."""
 
@@ -242,15 +241,18 @@ class Pool:
         usage = self.usage()
         coming = {digest for each in usage.incoming for digest in each.promised}
         new_bytes = sum(size_bytes for digest, size_bytes in sizes.items() if digest not in coming)
-        need_bytes = usage.total_bytes - usage.left_bytes() + new_bytes - self.budget_bytes
-        return choose(self.held(usage, copied()), need_bytes, reading=self.reading) if need_bytes > 0 else None
+        need_bytes = usage.total_bytes - usage.left_bytes(sizes) + new_bytes - self.budget_bytes
+        return self.room(need_bytes, copied=copied, spare=sizes, usage=usage).choice if need_bytes > 0 else None
+
+    def room(self, need_bytes: int, *, copied: Copied, spare: Collection[str] = (), usage: Usage | None = None) -> Room:
+        """Say what `free` would let go. Changes nothing."""
+        usage = usage or self.usage()
+        return plan_room(need_bytes, usage=usage, held=self.held, copied=copied, spare=spare, reading=self.reading)
 
     def free(
         self, need_bytes: int, *, copied: Copied, spare: Collection[str] = (), usage: Usage | None = None
     ) -> Choice:
         """Drop what may go until so much more is free; nothing where even all of it would not do.
-
-        Leftovers of killed fetches go first, then what lies aside and has a copy, then what the policy says.
 
         Args:
             need_bytes: Bytes.
@@ -258,22 +260,12 @@ class Pool:
             spare: Digests whose leftovers are wanted.
             usage: What lies there, where the caller has just looked.
         """
-        if need_bytes <= 0:
-            return Choice((), 0, {})
-        usage = usage or self.usage()
-        left = [each for each in usage.incoming if each.is_left]
-        left_bytes = usage.left_bytes() - usage.left_bytes(spare)
-        there = copied() if need_bytes > left_bytes else ()
-        aside = [] if need_bytes <= left_bytes else self.spent(usage, there)
-        aside_bytes = sum(usage.aside[name] for name in aside)
-        choice = choose(self.held(usage, there), need_bytes - left_bytes - aside_bytes, reading=self.reading)
-        if not choice.short_bytes:
-            for each in left:
-                arrival.discard(each, keep=spare)
-            self.remove_aside(aside)
-            for item in choice.drop:
-                self.drop(item.digest)
-        return choice
+        room = self.room(need_bytes, copied=copied, spare=spare, usage=usage)
+        self.remove_left(room.left)
+        self.remove_aside(room.aside)
+        for item in room.choice.drop:
+            self.drop(item.digest)
+        return room.choice
 
     def held(self, usage: Usage, copied: Collection[str]) -> list[Held]:
         """The objects as the policy sees them."""
@@ -332,15 +324,16 @@ class Pool:
         usage = self.usage()
         if len(usage.aside) <= most:
             return []
-        spent = set(self.spent(usage, copied()))
+        spent = set(usage.spent(copied()))
         names = [name for name in list(usage.aside)[: len(usage.aside) - most] if name in spent]
         self.remove_aside(names)
         return names
 
-    def spent(self, usage: Usage, copied: Collection[str]) -> list[str]:
-        """Damaged files of which a whole one is here or in a colder tier."""
-        whole = {*usage.objects, *copied}
-        return [name for name in usage.aside if (match := _ASIDE.fullmatch(name)) and match["digest"] in whole]
+    def remove_left(self, digests: Collection[str]) -> None:
+        """Remove what killed fetches have left of some objects."""
+        for each in self.usage().incoming if digests else ():
+            if each.is_left:
+                arrival.discard(each, keep=each.here.keys() - set(digests))
 
     def remove_aside(self, names: Iterable[str]) -> None:
         """Remove damaged files by their names."""

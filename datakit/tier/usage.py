@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from datakit.tier import arrival
 from datakit.tier.arrival import Incoming
 
 ARRIVING, OBJECTS, ASIDE = "arriving", "objects", "aside"
+_ASIDE = re.compile(r"(?P<digest>[0-9a-f]{64})\.[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ class Usage:
         """Of what killed fetches have left, of some objects or of all."""
         left = [each.here for each in self.incoming if each.is_left]
         return sum(size for here in left for digest, size in here.items() if digests is None or digest in digests)
+
+    def spent(self, copied: Collection[str]) -> list[str]:
+        """Damaged files of which a whole one is here or in a colder tier; their names."""
+        whole = {*self.objects, *copied}
+        return [name for name in self.aside if (match := _ASIDE.fullmatch(name)) and match["digest"] in whole]
 
     @property
     def total_bytes(self) -> int:

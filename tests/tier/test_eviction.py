@@ -98,3 +98,50 @@ def test_bytes_are_freed_or_it_is_said_what_is_short(tmp_path: Path) -> None:
     assert plan.bytes == 70
     assert len(pool.usage().objects) == 2
     plan.raise_kept()
+
+
+def test_leftovers_and_damage_go_before_good_objects(tmp_path: Path) -> None:
+    """As where a fetch needs the room: a plan by bytes is what that would let go."""
+    pool, one, other = filled(tmp_path)
+    with pool.arrival() as into:
+        (into.path / f".{'f' * 64}.{'f' * 8}.part").write_bytes(b"x" * 30)
+    pool.set_aside(one.digests[0])
+
+    plan = plan_room(pool, 81, copied=Copies(pool))
+    done = evict(pool, plan)
+
+    assert (plan.other_bytes, plan.left, len(plan.aside), len(plan.drop)) == (80, ("f" * 64,), 1, 1)
+    assert done == plan
+    assert (pool.usage().left_bytes(), pool.usage().aside_bytes) == (0, 0)
+    assert len(pool.usage().objects.keys() & {*one.digests, *other.digests}) == 1
+
+
+def test_what_is_pinned_or_read_by_the_time_of_the_deed_stays(tmp_path: Path) -> None:
+    """What was done is told, not what was planned."""
+    pool, one, other = filled(tmp_path)
+    plans = [plan_eviction(pool, pool.roster.find(name), copied=Copies(pool)) for name in ("one", "other")]
+    pool.roster.pin(one.manifest.digest)
+
+    pinned = evict(pool, plans[0])
+    with pool.lease(other.digests[1]):
+        read = evict(pool, plans[1])
+
+    assert (plans[0].bytes, pinned.drop, pinned.bytes) == (50, (), 0)
+    assert pinned.kept_bytes == {"shared": 60, "pinned": 50}
+    assert (read.drop, read.kept_bytes) == ((), {"shared": 60, "leased": 70})
+    assert len(pool.usage().objects) == 3
+
+
+def test_a_dataset_on_its_way_is_not_forgotten(tmp_path: Path) -> None:
+    """Else what comes would be of no known dataset, and nobody would know a copy of it."""
+    dataset = cold(tmp_path / "ds", [50])
+    pool = pool_at(tmp_path / "pool", 1000)
+    know(pool, dataset)
+
+    with pool.arrival() as into:
+        pool.reserve(into, {dataset.digests[0]: 50}, copied=set)
+        evict(pool, plan_eviction(pool, pool.roster.find("ds"), copied=Copies(pool)))
+        coming = len(pool.roster.known())
+    evict(pool, plan_eviction(pool, pool.roster.find("ds"), copied=Copies(pool)))
+
+    assert (coming, pool.roster.known()) == (1, [])

@@ -86,3 +86,14 @@ def test_a_tier_under_another_name_is_no_copy_of_itself(tmp_path: Path) -> None:
     pool.roster.add(dataset.manifest, place=str(tmp_path / "link"))
 
     assert Copies(pool)() == set()
+
+
+def test_a_colder_tier_holds_what_no_dataset_is_known_of_too(tmp_path: Path) -> None:
+    """An object is known by its bytes: what a forgotten dataset has left may go where hot has it."""
+    known, forgotten = cold(tmp_path / "ds", [50]), cold(tmp_path / "old", [60], seed=1)
+    hot, cache = pool_at(tmp_path / "hot", 200), pool_at(tmp_path / "cache", 200)
+    cache.roster.add(known.manifest, place=str(hot.root))
+    for pool in (hot, cache):
+        bring(pool, forgotten.manifest.members, sources=[forgotten.source], copied=set)
+
+    assert Copies(cache)() == set(forgotten.digests)

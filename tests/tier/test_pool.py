@@ -189,6 +189,21 @@ def test_what_lies_aside_counts_and_goes_where_there_is_a_copy(tmp_path: Path) -
     assert pool.set_aside(first) is None
 
 
+def test_a_plan_refuses_nothing_that_a_fetch_would_have_room_for(tmp_path: Path) -> None:
+    """Both let damaged files go that have a copy, before any object; the plan changes nothing."""
+    pool, dataset = filled(tmp_path, [30, 60], budget_bytes=100)
+    pool.roster.pin(dataset.manifest.digest)
+    pool.set_aside(dataset.digests[0])
+
+    choice = pool.fits({"f" * 64: 40}, copied=lambda: dataset.digests)
+    aside = pool.usage().aside_bytes
+    ask(pool, 40, copied=set(dataset.digests))
+
+    assert choice is not None
+    assert (choice.drop, choice.short_bytes, aside) == ((), 0, 30)
+    assert pool.usage().aside_bytes == 0
+
+
 def test_few_damaged_files_are_kept(tmp_path: Path) -> None:
     """The newest, and those that nothing else holds."""
     pool, dataset = filled(tmp_path, [1, 2, 3, 4, 5], budget_bytes=100)
