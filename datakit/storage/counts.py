@@ -1,16 +1,19 @@
 """counts: requests made to a store, by the class that prices them, and the bytes of their bodies.
 
-A request is counted when it is sent, so that one that failed, or was tried again, counts as the bill does.
+A request is counted before it is sent, with its body, so that one that failed, or was tried again, counts as the bill
+does; of a body that was asked for and did not come whole the rest is given back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from datakit.storage.access import StoreOptions
+from datakit.storage.limits import regardless
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,11 @@ class Meter:
         self.gate: Callable[[Mapping[str, int]], None] | None = None
 
     def add(self, **more: int) -> None:
-        """Count some, once the gate has let them through.
+        """Count some, once the gate has let them through; numbers below 0 give back.
 
         Raises:
             LimitExceeded: It has not; nothing is counted, and nothing may be sent.
+            Interrupted: The work has ended while they waited; nothing may be sent.
         """
         if self.gate is not None:
             self.gate(more)
@@ -81,6 +85,33 @@ class Meter:
                 self._totals[name] += count
         if self._above is not None:
             self._above.add(**more)
+
+    @contextlib.contextmanager
+    def coming(self, size_bytes: int) -> Iterator[Callable[[int], None]]:
+        """Count a GET and the body that it asks for, around the request; what does not come of it is given back.
+
+        Args:
+            size_bytes: Of the body.
+
+        Yields:
+            What is told the bytes of each piece that comes.
+
+        Raises:
+            LimitExceeded, Interrupted: As `add`.
+        """
+        self.add(get=1, bytes_in=size_bytes)
+        left = size_bytes
+
+        def came(count: int) -> None:
+            nonlocal left
+            left -= count
+
+        try:
+            yield came
+        finally:
+            if left:
+                with regardless():
+                    self.add(bytes_in=-left)
 
     @property
     def counts(self) -> RequestCounts:

@@ -21,7 +21,7 @@ from datakit.errors import DatakitError, IntegrityError, MissingExtra, NotAllowe
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Asked, changed, no_answer
 from datakit.storage.counts import Account, Meter, RequestCounts
-from datakit.storage.limits import Gate
+from datakit.storage.limits import Gate, regardless
 from datakit.storage.objects import Blob, Body, ObjectInfo, shown
 from datakit.storage.prices import price_by
 from datakit.storage.wire import PIECE_BYTES
@@ -97,7 +97,8 @@ class FsspecStore:
                 found: dict[str, Any] = fs.find(f"{top.rstrip('/')}/" if self._is_web else top, detail=True)
             except FileNotFoundError:
                 return []
-            self._meter.add(list=max(len(found) - 1, 0) // LIST_PAGE)
+            with regardless():  # fsspec has made them all
+                self._meter.add(list=max(len(found) - 1, 0) // LIST_PAGE)
             below = f"{prefix}/" if prefix else ""
             keys = {self._key(path): info for path, info in found.items()}
             named = {key: info for key, info in keys.items() if key.startswith(below) and not key.endswith("/")}
@@ -122,17 +123,17 @@ class FsspecStore:
         with self._door(key) as fs:
             self._meter.add(get=1)
             data = fs.cat_file(self._path(key))
-            self._meter.add(bytes_in=len(data))
+            with regardless():
+                self._meter.add(bytes_in=len(data))
         return Blob(self.head(key), data)
 
     def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
-        """One request, and one more where a version is asked for."""
+        """One request for each piece of `PIECE_BYTES`, and one more where a version is asked for."""
         for offset in range(start, stop, PIECE_BYTES):
             end = min(offset + PIECE_BYTES, stop)
-            with self._door(key) as fs:
-                self._meter.add(get=1)
+            with self._door(key) as fs, self._meter.coming(end - offset) as came:
                 data = fs.cat_file(self._path(key), start=offset, end=end)
-                self._meter.add(bytes_in=len(data))
+                came(len(data))
             if len(data) > end - offset:
                 raise UsageError(
                     f"{self._url}/{key}: the server gives no part of an object",

@@ -29,6 +29,7 @@ from typing import Protocol
 from datakit.errors import DatakitError, Interrupted, LimitExceeded, NotAllowed, NotFound, Refused, StoreUnavailable
 from datakit.storage import etags
 from datakit.storage.crew import Task, drive
+from datakit.storage.limits import regardless
 from datakit.storage.objects import Body, ObjectInfo, Part, Patience
 
 STALE_S = 86_400.0
@@ -155,13 +156,13 @@ class Multipart:
             except Lost as error:
                 lost = error
                 if begun.own:
-                    self._abort(begun.id)
+                    self._take_back(begun)
                 # the answer to an earlier end of ours was lost, or another has sent the very same bytes
                 if (there := self._made()) is not None:
                     return there
             except BaseException as error:
                 if not self._can_continue(error):
-                    self._abort(begun.id)
+                    self._take_back(begun)
                 raise
         raise Refused(lost.message, hint="Run it again when nobody else puts this object", subject=self._key)
 
@@ -244,6 +245,11 @@ class Multipart:
         """Whether the same command continues an upload that has ended so."""
         final = isinstance(error, DatakitError) and not isinstance(error, _PASSING)
         return not final and self._is_listed and self._is_recognised
+
+    def _take_back(self, begun: _Begun) -> None:
+        """Abort what was begun, also where a limit is reached: its parts would be billed for ever."""
+        with regardless():
+            self._abort(begun.id)
 
     def _abort(self, upload: str) -> None:
         for _ in range(ABORT_TRIES):

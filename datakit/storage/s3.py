@@ -124,9 +124,8 @@ class S3Calls:
         """One PUT."""
         where = {"Bucket": self._bucket, "Key": key, "UploadId": upload, "PartNumber": part.number}
         with self._door(key) as client:
-            self._meter.add(put=1)
+            self._meter.add(put=1, bytes_out=len(part.data))
             answer = client.upload_part(**where, Body=part.data, ContentMD5=base64.b64encode(part.md5).decode())
-            self._meter.add(bytes_out=len(part.data))
             return str(answer["ETag"])
 
     def complete(self, key: str, upload: str, tags: Mapping[int, str], *, create: bool) -> str | None:

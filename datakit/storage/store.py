@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,7 @@ from datakit.storage.answers import Asked, already_there, changed, is_mute, no_a
 from datakit.storage.client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, connect
 from datakit.storage.counts import Account, Meter, RequestCounts
 from datakit.storage.foreign import FsspecStore, known_schemes, unknown_scheme
-from datakit.storage.limits import Gate
+from datakit.storage.limits import Gate, regardless
 from datakit.storage.multipart import Multipart
 from datakit.storage.objects import Blob, Body, LocalStore, ObjectInfo, Patience, Store, joined, once, shown
 from datakit.storage.prices import price_by
@@ -109,11 +109,16 @@ class ObstoreStore:
         with self._door(prefix) as client:
             import obstore
 
-            self._meter.add(list=1)
-            for number, page in enumerate(islice(obstore.list(client, prefix or None, chunk_size=LIST_PAGE), pages)):
-                self._meter.add(list=min(number, 1))
+            listing = obstore.list(client, prefix or None, chunk_size=LIST_PAGE)
+            for _ in count() if pages is None else range(pages):
+                self._meter.add(list=1)
+                page = next(listing, ())
                 # by key, because stores have been seen to repeat objects at page borders, and to give them unsorted
                 found.update((meta["path"], _info(meta["path"], meta)) for meta in page)
+                if len(page) < LIST_PAGE:
+                    if found and not page:
+                        self._meter.add(list=-1)  # the one before was full, and the last
+                    break
         # consoles mark a folder by an empty object of its name
         folders = {str(folder) for key in found for folder in PurePosixPath(key).parents}
         return [found[key] for key in sorted(found) if found[key].bytes or key not in folders]
@@ -125,7 +130,8 @@ class ObstoreStore:
 
             self._meter.add(list=1)
             found = obstore.list_with_delimiter(client, prefix or None)
-            self._meter.add(list=(max(len(found["objects"]) + len(found["common_prefixes"]), 1) - 1) // LIST_PAGE)
+            with regardless():  # obstore has made them all
+                self._meter.add(list=(max(len(found["objects"]) + len(found["common_prefixes"]), 1) - 1) // LIST_PAGE)
         return shown(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
 
     def fetch(self, key: str) -> Blob:
@@ -135,9 +141,8 @@ class ObstoreStore:
 
             self._meter.add(get=1)
             result = obstore.get(client, key)
-            data = bytes(result.bytes())
-            self._meter.add(bytes_in=len(data))
-            return Blob(_info(key, result.meta), data)
+            self._meter.add(bytes_in=result.meta["size"])  # its body has not been read yet
+            return Blob(_info(key, result.meta), bytes(result.bytes()))
 
     def stream(self, key: str, *, start: int, stop: int, etag: str | None = None) -> Iterator[memoryview]:
         """One ranged GET, with If-Match when a version is given."""
@@ -156,7 +161,6 @@ class ObstoreStore:
                 pieces = self._pieces(client, asked, start=start, stop=stop, etag=etag)
                 piece = next(pieces, None)
             while piece is not None:
-                self._meter.add(bytes_in=len(piece))
                 yield piece
                 piece = next(pieces, None)
 
@@ -167,11 +171,15 @@ class ObstoreStore:
     def _pieces(
         self, client: ObjectStore, asked: Asked, *, start: int, stop: int, etag: str | None
     ) -> Iterator[memoryview]:
-        url = self._signed(client, asked.key)
-        self._meter.add(get=1)
-        if url is None:
-            return _stream(client, asked, start=start, stop=stop, etag=etag)
-        return self._wire.stream(url, asked, start=start, stop=stop, etag=etag)
+        with self._meter.coming(stop - start) as came:
+            url = self._signed(client, asked.key)
+            if url is None:
+                pieces = _stream(client, asked, start=start, stop=stop, etag=etag)
+            else:
+                pieces = self._wire.stream(url, asked, start=start, stop=stop, etag=etag)
+            for piece in pieces:
+                came(len(piece))
+                yield piece
 
     def _signed(self, client: ObjectStore, key: str) -> str | None:
         """An address of the object that needs nothing else, or None where obstore itself has to ask."""
@@ -193,10 +201,9 @@ class ObstoreStore:
                 and not self._options.profile(self._url).conditional
             ):
                 self._look(client, key, create=create, replaces=replaces)
-            self._meter.add(put=1)
+            self._meter.add(put=1, bytes_out=len(data))
             mode: Any = "create" if create else {"e_tag": replaces} if replaces else "overwrite"
             result = obstore.put(client, key, bytes(data), mode=mode, use_multipart=False)
-            self._meter.add(bytes_out=len(data))
             return ObjectInfo(key, len(data), result["e_tag"])
 
     def _look(self, client: ObjectStore, key: str, *, create: bool, replaces: str | None) -> None:
@@ -230,18 +237,17 @@ class ObstoreStore:
 
         def counted() -> Iterator[bytes]:
             for part in body.parts():
-                yield part.data
                 self._meter.add(put=1, bytes_out=len(part.data))
+                yield part.data
 
         with self._door(key):
             import obstore
 
             with self._guard:
                 self._uploader = self._uploader or connect(self._url, self._options, retries=UPLOAD_RETRIES)
-            self._meter.add(put=1)  # begins the multipart upload
+            self._meter.add(put=2)  # begins the multipart upload, and completes it
             size = body.part_bytes
             result = obstore.put(self._uploader, key, counted(), chunk_size=size, max_concurrency=connections)
-            self._meter.add(put=1)  # completes it
             return ObjectInfo(key, body.bytes, result["e_tag"])
 
     def delete(self, key: str) -> None:

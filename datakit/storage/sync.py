@@ -144,6 +144,7 @@ def sync(
 def run_sync(plan: SyncPlan, *, on_event: OnEvent = ignore) -> SyncResult:
     """Do what the plan says. Errors as in `sync`."""
     begun = time.monotonic()
+    plan.gate.begin()
     for name in plan.damaged:
         again = "put" if plan.target.path is None else "fetched"
         on_event(Caution(f"{plan.destination}/{name} is damaged", hint=f"It is {again} again"))

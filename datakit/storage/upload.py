@@ -20,6 +20,7 @@ from datakit.errors import DatakitError, IntegrityError, NotFound, Refused
 from datakit.storage import disk, etags
 from datakit.storage.answers import already_there
 from datakit.storage.crew import OnBytes, drive
+from datakit.storage.limits import regardless
 from datakit.storage.objects import ObjectInfo, Part, Store
 from datakit.storage.partial import Fetch, Inspector
 from datakit.storage.profiles import MAX_PARTS
@@ -160,7 +161,7 @@ class _Upload:
 
         One that is not proven to be wrong stays: another process may have read it, and taken it for its own.
         """
-        with contextlib.suppress(DatakitError):  # what ended the look is what is told
+        with regardless(), contextlib.suppress(DatakitError):  # what ended the look is what is told
             there = self._undo.head(made.key)
             halved = there.bytes != self._put.bytes
             if halved or (self._is_small and self._difference(self._undo, made) is not None):
@@ -245,7 +246,7 @@ def _read_full(file: object, size_bytes: int) -> bytes:
 
 def take_away(store: Store, made: ObjectInfo) -> None:
     """Remove an object that was made just now and is wrong: it would be in the way of the next try."""
-    with contextlib.suppress(DatakitError):  # what went wrong before is what is told
+    with regardless(), contextlib.suppress(DatakitError):  # what went wrong before is what is told
         if etags.same(store.head(made.key).etag, made.etag):
             store.delete(made.key)
 

@@ -28,6 +28,7 @@ from datakit.source.troubles import listing
 from datakit.storage.access import StoreOptions
 from datakit.storage.counts import RequestCounts
 from datakit.storage.disk import at_door, exclusive, make_dirs, sweep, write_atomic
+from datakit.storage.limits import Gate
 from datakit.storage.locks import LOCK_NAME
 from datakit.storage.moves import gate_before, patient
 from datakit.storage.objects import Store
@@ -76,6 +77,7 @@ class PublishPlan:
     place: Location = field(repr=False)
     file: Path = field(repr=False)
     record: Record | None = field(repr=False)
+    gate: Gate = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def plan_publish(
     new = Out("", snapshot.md5, snapshot.bytes, len(snapshot.found) if snapshot.tree is not None else None)
     record = _in_lock(pointer, source, new) if pointer.stage else _in_dvc_file(pointer, source, new)
     place = remote_of(pointer, remote=remote, stores=stores)
-    gate_before(settings.limits(), place)
+    gate = gate_before(settings.limits(), place)
     store = patient(place, settings)
     missing = _missing(store, place, snapshot)
     md5s = snapshot.md5s
@@ -156,6 +158,7 @@ def plan_publish(
         place=place,
         file=pointer.file,
         record=record,
+        gate=gate,
     )
 
 
@@ -170,6 +173,8 @@ def run_publish(plan: PublishPlan, *, on_event: OnEvent = ignore) -> Published:
     """
     begun, done = time.monotonic(), 0
     knobs = plan.settings.knobs(durable=True)
+    plan.gate.begin()
+    pace = Pace(retries=knobs.retries, stopped=plan.gate.stopped)
 
     def more(count: int) -> None:
         nonlocal done
@@ -177,7 +182,7 @@ def run_publish(plan: PublishPlan, *, on_event: OnEvent = ignore) -> Published:
         on_event(Progress("upload", done, plan.bytes_to_move, "B"))
 
     with _alone(plan):
-        upload(plan.place.store, plan.puts, knobs=knobs, pace=Pace(retries=knobs.retries), on_bytes=more)
+        upload(plan.place.store, plan.puts, knobs=knobs, pace=pace, on_bytes=more)
         _put_list(plan)
     linked = _link(plan, on_event)
     if plan.record is not None:

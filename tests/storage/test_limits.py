@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit import LimitExceeded, NotAllowed, UsageError
+from datakit import IntegrityError, Interrupted, LimitExceeded, NotAllowed, StoreUnavailable, UsageError
 from datakit.plan.storage import StorePrice
 from datakit.storage.access import StoreOptions
-from datakit.storage.counts import Meter
-from datakit.storage.limits import Gate, Limits
+from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.limits import Gate, Limits, regardless
 from datakit.storage.retry import Pace, PatientStore
-from datakit.storage.store import open_location
+from datakit.storage.store import ObstoreStore, open_location
 from datakit.storage.sync import SyncSettings, plan_sync, run_sync, sync
+from support.commits import make_commit
 from support.faulty import Fault, FaultyServer
+from support.memory import MemoryBody
 
 PRICE = StorePrice("shop", "standard", "USD", None, 0.05, 0.004, 0.09, as_of="2026-04", source="a test")
 
@@ -109,14 +113,25 @@ def test_bytes_keep_their_rate(rate: int, pieces: list[int]) -> None:
 def test_who_waits_is_let_go_when_the_work_has_ended() -> None:
     """A rate of a request an hour does not hold a process that has failed."""
     gate = Gate(Limits(requests_per_s=1 / 3600))
-    gate.let_through({"get": 1}, None)
-    waiting = threading.Thread(target=gate.let_through, args=({"get": 1}, None))
+    with regardless():
+        gate.let_through({"get": 3}, None)
+    ended = []
+
+    def ask() -> None:
+        try:
+            gate.let_through({"get": 1}, None)
+        except Interrupted as error:
+            ended.append(error.message)
+
+    waiting = threading.Thread(target=ask)
     waiting.start()
 
     gate.stopped.set()
     waiting.join(timeout=60)
 
-    assert not waiting.is_alive()
+    assert ended == ["the transfer was stopped"]
+    gate.begin()
+    assert not gate.stopped.is_set()
 
 
 @pytest.mark.parametrize(
@@ -208,6 +223,128 @@ def test_money_is_bounded_by_the_prices_of_the_store(faulty: FaultyServer, tmp_p
     (charge,) = plan.charges
     assert charge.cost == pytest.approx(1.0 + 0.01)
     assert not (tmp_path / "y").exists()
+
+
+def limited(faulty: FaultyServer, limits: Limits, **how: Any) -> ObstoreStore:
+    """A store whose every GB and request costs something, behind a gate."""
+    found = StoreOptions.from_environment(faulty.env)
+    options = dataclasses.replace(found, get_per_10k=0.0, put_per_10k=0.0, egress_per_gb=1.0)
+    store = ObstoreStore(faulty.url, options=options)
+    store.limit(Gate(limits, **how))
+    return store
+
+
+def test_a_body_that_would_pass_the_limit_is_not_asked_for(faulty: FaultyServer) -> None:
+    """A GB is 1 USD: of two parts of a tenth of it, under way together, only one is within 0.15."""
+    faulty.put("a", bytes(10**6))
+    store = limited(faulty, Limits(max_cost=0.0015))
+    first = store.stream("a", start=0, stop=10**6)
+    next(first)
+
+    with pytest.raises(LimitExceeded):
+        next(store.stream("a", start=0, stop=10**6))
+
+    assert len(faulty.asked("GET")) == 1
+    assert store.requests == RequestCounts(get=1, bytes_in=10**6)
+
+
+def test_what_does_not_come_of_a_body_is_given_back(faulty: FaultyServer) -> None:
+    """Half of the first body comes: the rest may be spent on the next try."""
+    faulty.put("a", bytes(10**6))
+    store = limited(faulty, Limits(max_cost=0.0015))
+    faulty.faults = [Fault("cut", method="GET")]
+    with pytest.raises(StoreUnavailable):
+        store.read("a", start=0, stop=10**6)
+    before = store.requests.bytes_in
+
+    data = store.read("a", start=0, stop=10**6)
+
+    assert before <= 500_000
+    assert store.requests == RequestCounts(get=2, bytes_in=before + len(data))
+
+
+def test_bytes_wait_before_they_go(faulty: FaultyServer) -> None:
+    """A body is counted with its request, so that a rate holds and no open connection waits: both ways."""
+    seen: list[int] = []
+    store = limited(faulty, Limits(bytes_per_s=1.0), wait=lambda _: seen.append(len(faulty.log)))
+
+    store.write("a", b"12345")
+    store.read("a", start=0, stop=5)
+
+    assert seen == [0, 1]
+    assert store.requests == RequestCounts(put=1, get=1, bytes_in=5, bytes_out=5)
+
+
+def test_an_upload_by_obstore_counts_each_part_before_it_goes(faulty: FaultyServer) -> None:
+    """Begun and completed are two, so that no limit is met when the object is there; the fifth request is not sent."""
+    store = limited(faulty, Limits(max_requests=4))
+
+    with pytest.raises(LimitExceeded):
+        store._upload("k", MemoryBody(bytes(16 * 2**20), part_bytes=5 * 2**20), connections=1)
+
+    assert len(faulty.asked("PUT")) == 2
+    assert faulty.uploads == {}
+
+
+@pytest.mark.parametrize(("number", "pages"), [(0, 1), (999, 1), (1000, 1), (1001, 2), (2000, 2)])
+def test_a_listing_counts_its_pages(faulty: FaultyServer, number: int, pages: int) -> None:
+    """A thousand to a page, and no page that is not there."""
+    for each in range(number):
+        faulty.put(f"x/{each:05}", b"1")
+    store = limited(faulty, Limits(max_requests=3))
+
+    assert len(store.list("x")) == number
+    assert store.requests == RequestCounts(list=pages)
+
+
+def test_a_listing_ends_where_the_limit_is(faulty: FaultyServer) -> None:
+    for each in range(3500):
+        faulty.put(f"x/{each:05}", b"1")
+    store = limited(faulty, Limits(max_requests=1))
+
+    with pytest.raises(LimitExceeded):
+        store.list("x")
+
+    assert store.requests == RequestCounts(list=1)
+
+
+@pytest.mark.parametrize("most", [4, 5, 6, 7])
+def test_a_wrong_object_is_taken_away_whatever_the_limit(faulty: FaultyServer, tmp_path: Path, most: int) -> None:
+    """The store keeps a bit wrong: nothing stays under a final name, whether or not a request is left to look."""
+    make_commit(tmp_path / "ds", {"a.bin": b"right" * 100})
+    faulty.faults = [Fault("rot", method="PUT", key=r"ds/a\.bin", times=9)]
+
+    with pytest.raises((LimitExceeded, IntegrityError)):
+        sync(tmp_path / "ds", f"{faulty.url}/ds", max_requests=most)
+
+    assert faulty.objects == {}
+
+
+def test_an_upload_that_cannot_be_continued_is_aborted_whatever_the_limit(faulty: FaultyServer) -> None:
+    """Its parts have tags that prove nothing: the limit lets none of them be billed for ever."""
+    faulty.opaque_tags = True
+    store = limited(faulty, Limits(max_requests=4))
+
+    with pytest.raises(LimitExceeded):
+        store.upload("k", MemoryBody(bytes(16 * 2**20), part_bytes=5 * 2**20), connections=1)
+
+    assert faulty.uploads == {}
+    assert store.requests.delete == 1
+
+
+def test_a_plan_that_failed_can_be_run_again(faulty: FaultyServer, tmp_path: Path) -> None:
+    """What ended the first run does not end the second."""
+    faulty.put("x/a", b"1")
+    plan = plan_sync(f"{faulty.url}/x", tmp_path / "y", settings=SyncSettings(retries=0))
+    faulty.faults = [Fault("denied", method="GET", times=1)]
+    with pytest.raises(NotAllowed):
+        run_sync(plan)
+
+    result = run_sync(plan)
+
+    assert result.moved_files == 1
+    assert run_sync(plan).moved_files == 1  # and once more after it has gone well
+    assert (tmp_path / "y" / "a").read_bytes() == b"1"
 
 
 def test_a_failure_does_not_wait_for_the_rate(faulty: FaultyServer, tmp_path: Path) -> None:

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from datakit import IntegrityError, NotFound, Refused, UsageError
+from datakit import IntegrityError, NotAllowed, NotFound, Refused, UsageError
 from datakit.data.digest import entry_of
 from datakit.events import Caution, Event, Note, Progress
 from datakit.storage.commit import verify_commit
-from datakit.storage.sync import run_sync
+from datakit.storage.limits import Gate, Limits
+from datakit.storage.sync import SyncSettings, run_sync
 from datakit.version.bring import parse_pointer, plan_bring
 from datakit.version.dvc import Lock, Tree, object_key
 from datakit.version.publish import Published, plan_publish, run_publish
 from support.commits import files_below, flip_bit, make_commit, noise, spoil_md5
 from support.dvcproject import DvcProject, bare_project, make_project
+from support.faulty import Fault, FaultyServer
 from support.packing import raw_lines, small_pack, write_lines
 from support.s3server import S3Server
 from support.tiny import text_samples, write_dataset
@@ -440,3 +442,20 @@ def test_a_link_to_a_folder_is_left_out_as_by_dvc_and_said(project: DvcProject, 
     assert f"md5: {plan.md5}" in (project.root / "ds.dvc").read_text()
     (said,) = [event.message for event in told if isinstance(event, Caution)]
     assert said == f"1 linked folder (in/link) of {root} is left out, as by DVC"
+
+
+def test_a_failed_publication_does_not_wait_for_the_rate_and_can_be_run_again(
+    faulty: FaultyServer, tmp_path: Path
+) -> None:
+    """One object is refused; the others have hours to wait, and are let go at once."""
+    root = bare_project(tmp_path / "p", remote=f"{faulty.url}/store")
+    make_commit(root / "ds", {f"{number}.tar": noise(100 + number) for number in range(6)})
+    plan = plan_publish(root / "ds", parse_pointer(f"{root}/ds.dvc"), settings=SyncSettings(retries=0))
+    plan.place.store.limit(Gate(Limits(requests_per_s=1 / 3600), wait=plan.gate.stopped.wait))
+    faulty.faults = [Fault("denied", method="PUT", times=1)]
+    with pytest.raises(NotAllowed):
+        run_publish(plan)
+    plan.place.store.limit(Gate(Limits()))
+
+    assert run_publish(plan).recorded
+    assert (root / "ds.dvc").exists()
