@@ -54,17 +54,37 @@ def expected(
 
 
 def refuse_unpriced(places: Iterable[Location], limits: Limits) -> None:
-    """Refuse a bound on money where a store's price is not known: it would never be reached.
+    """Refuse a bound on money that cannot be kept: a figure of a store's price is not known, or two currencies meet.
 
     Raises:
-        UsageError: One is not known.
+        UsageError: Says which.
     """
     if limits.max_cost is None:
         return
+    currencies: dict[str, str] = {}
     for place in places:
-        if place.path is None and charge(place.store.url, place.store.options, RequestCounts(get=1)).price is None:
+        if place.path is not None:
+            continue
+        url = place.store.url
+        price = charge(url, place.store.options, RequestCounts(get=1)).price
+        figures = (
+            ("get_per_10k", price and price.get_per_10k),
+            ("put_per_10k", price and price.put_per_10k),
+            ("egress_per_gb", price and price.egress_gb),
+        )
+        unknown = [name for name, figure in figures if figure is None]
+        if price is None or unknown:
             raise UsageError(
-                f"what requests to {place.store.url} cost is not known, so --max-cost cannot be kept",
-                hint="Set get_per_10k, put_per_10k and egress_per_gb of that store, or use --max-requests",
-                subject=place.store.url,
+                f"what requests to {url} cost is not known, so --max-cost cannot be kept",
+                hint=f"Set {', '.join(unknown)} of that store, or use --max-requests",
+                subject=url,
             )
+        currencies[price.currency] = url
+    if len(currencies) > 1:
+        said = " and ".join(f"{url} in {currency}" for currency, url in currencies.items())
+        raise UsageError(
+            f"{said} have no sum, so --max-cost cannot be kept",
+            hint="Set prices of your own in one currency (get_per_10k, put_per_10k, egress_per_gb, currency), "
+            "or use --max-requests",
+            subject="--max-cost",
+        )

@@ -358,3 +358,16 @@ def test_a_failure_does_not_wait_for_the_rate(faulty: FaultyServer, tmp_path: Pa
 
     with pytest.raises(NotAllowed):
         run_sync(plan)
+
+
+def test_a_bound_on_money_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    """A price with a figure that nobody knows, by its setting's name; and two currencies, which have no sum."""
+    hetzner = StoreOptions(url="s3://h", endpoint_url="https://fsn1.your-objectstorage.com")
+    oss = StoreOptions(url="s3://o", endpoint_url="https://oss-cn-hangzhou.aliyuncs.com")
+
+    with pytest.raises(UsageError, match="--max-cost cannot be kept") as unknown:
+        sync("h://x", tmp_path / "y", stores={"h": hetzner}, max_cost=1)
+    with pytest.raises(UsageError, match="s3://a in USD and s3://o in CNY have no sum"):
+        sync("s3://a/x", "o://y", stores={"o": oss}, max_cost=1)
+
+    assert unknown.value.hint == "Set get_per_10k, put_per_10k of that store, or use --max-requests"
