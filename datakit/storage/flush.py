@@ -23,6 +23,7 @@ from datakit.storage.agent import SETTINGS, Agent
 from datakit.storage.copies import Copy, error_of, read_copies, read_copy
 from datakit.storage.inbox import Inbox
 from datakit.storage.moves import SyncSettings
+from datakit.units import format_number_of
 
 LOOK_S = 0.2
 """How often it is looked whether another agent has verified what is waited for."""
@@ -102,7 +103,10 @@ def flush(
     hands = {place: _Hand(place, settings or SETTINGS, stores) for place in places}
     copied: list[str] = []
     troubles: dict[str, DatakitError] = {}
-    for waiting in plan_flush(places):
+    todo = plan_flush(places)
+    if todo:
+        on_event(Note(f"{format_number_of(len(todo), 'commit')} without a copy, the newest for {todo[0].dest}"))
+    for waiting in todo:
         left_s = deadline_s - (time.monotonic() - begun)
         trouble = hands[waiting.copy.file.parent].copy(waiting, left_s)
         if trouble is None:

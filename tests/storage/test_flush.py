@@ -61,7 +61,7 @@ def test_everything_is_copied_the_newest_first(run: Path, faulty: FaultyServer) 
     assert planned == list(done.copied) == [f"{faulty.url}/{name}" for name in order]
     assert (done.left, done.newest, done.trouble) == ({}, f"{faulty.url}/run/adapter", None)
     assert all(state(run, name) == "verified" for name in ("adapter", "step-00000010", "step-00000020"))
-    assert len(events) == 4
+    assert len(events) == 5
     assert (again.copied, again.left, again.trouble) == ((), {}, None)
 
 
@@ -120,7 +120,8 @@ def test_what_a_living_trainer_copies_is_waited_for_and_copied_once(run: Path, f
     while not faulty.asked("PUT", ".*/adapter/a"):
         time.sleep(0.01)
     beside = start("sync", "--flush", run, "--deadline", "5m", "--json")
-    time.sleep(0.5)
+    assert beside.stderr is not None
+    assert beside.stderr.readline() == f"3 commits without a copy, the newest for {faulty.url}/run/adapter\n"
     faulty.released.set()
     out, _ = beside.communicate(timeout=120)
     shutil.rmtree(run / "checkpoints" / "adapter")
