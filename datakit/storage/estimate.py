@@ -1,17 +1,20 @@
 """estimate: what a plan of a sync will ask of each store and what that costs, before it begins.
 
-Requests that planning made are not in it, nor tries that will fail.
+Requests that planning made are not in it, nor tries that will fail. Where the tags of a store are none of bytes, what
+goes up is read back, which costs as much as a download.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from datakit.errors import UsageError
 from datakit.storage.compare import Difference, Holding, Item
 from datakit.storage.counts import RequestCounts
 from datakit.storage.limits import Limits
 from datakit.storage.prices import Charge, charge
+from datakit.storage.profiles import Profile
 from datakit.storage.store import Location
 
 
@@ -36,21 +39,39 @@ def expected(
         manifests: Manifests that are written besides, 0 or 1.
         part_bytes: Bytes of one request.
     """
-    parts = [-(-item.bytes // part_bytes) for item in difference.move]
-    moved = sum(item.bytes for item in difference.move)
     found = []
-    if origin.path is None:
-        found.append((origin, RequestCounts(get=sum(parts), bytes_in=moved)))
-    if target.path is None:
+    if origin.store.accounts:
+        parts = sum(-(-item.bytes // part_bytes) for item in difference.move)
+        moved = sum(item.bytes for item in difference.move)
+        found.append((origin.store.accounts[0], RequestCounts(get=parts, bytes_in=moved)))
+    for account in target.store.accounts:
         replaced = {*difference.damaged, *difference.derived}
-        new = [held.kind == "commit" and item.name not in replaced for item in difference.move]
-        # an upload in parts first looks whether what is to be new is there, and lists what others have begun, in S3
-        looks = sum(look for count, look in zip(parts, new, strict=True) if count > 1)
-        lists = sum(count > 1 for count in parts) if target.store.url.startswith("s3://") else 0
-        puts = sum(1 if count <= 1 else count + 2 for count in parts)
-        requests = RequestCounts(put=puts + manifests, head=looks, list=lists, delete=len(extra), bytes_out=moved)
-        found.append((target, requests))
-    return tuple(charge(place.store.url, place.store.options, requests) for place, requests in found)
+        profile, is_s3 = account.options.profile(account.url), account.url.startswith("s3://")
+        asked = RequestCounts(delete=len(extra))
+        for item in difference.move:
+            new = held.kind == "commit" and item.name not in replaced
+            asked += _put(item.bytes, part_bytes, profile, is_s3=is_s3, new=new)
+        for _ in range(manifests):
+            asked += replace(_put(0, part_bytes, profile, is_s3=is_s3, new=True), get=int(profile.tags == "none"))
+        found.append((account, asked))
+    return tuple(charge(account.url, account.options, requests) for account, requests in found)
+
+
+def _put(size_bytes: int, part_bytes: int, profile: Profile, *, is_s3: bool, new: bool) -> RequestCounts:
+    """What putting one file asks for: as `upload` does it, with the look that believes it."""
+    parts = -(-size_bytes // part_bytes)
+    is_small = parts <= 1
+    # a store that is not known to keep conditions is looked at; an upload in parts is, before it begins too
+    looks = int(new and is_s3 and not profile.conditional) + int(new and not is_small)
+    is_proven = profile.tags == "all" or (profile.tags == "whole" and is_small)
+    return RequestCounts(
+        put=1 if is_small else parts + 2,
+        head=looks,
+        list=int(is_s3 and not is_small),
+        get=0 if is_proven else parts,
+        bytes_in=0 if is_proven else size_bytes,
+        bytes_out=size_bytes,
+    )
 
 
 def refuse_unpriced(places: Iterable[Location], limits: Limits) -> None:
@@ -62,11 +83,8 @@ def refuse_unpriced(places: Iterable[Location], limits: Limits) -> None:
     if limits.max_cost is None:
         return
     currencies: dict[str, str] = {}
-    for place in places:
-        if place.path is not None:
-            continue
-        url = place.store.url
-        price = charge(url, place.store.options, RequestCounts(get=1)).price
+    for url, options in (account for place in places for account in place.store.accounts):
+        price = charge(url, options, RequestCounts(get=1)).price
         figures = (
             ("get_per_10k", price and price.get_per_10k),
             ("put_per_10k", price and price.put_per_10k),

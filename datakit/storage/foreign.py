@@ -71,6 +71,11 @@ class FsspecStore:
         return self._options
 
     @property
+    def accounts(self) -> tuple[Account, ...]:
+        """What it is opened at."""
+        return (Account(self._url, self._options),)
+
+    @property
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         return self._meter.counts

@@ -18,7 +18,7 @@ from datakit.errors import InputError, Refused, UsageError
 from datakit.storage import disk
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import already_there, changed
-from datakit.storage.counts import RequestCounts
+from datakit.storage.counts import Account, RequestCounts
 from datakit.storage.limits import Gate
 from datakit.storage.regular import open_regular
 
@@ -104,6 +104,11 @@ class Store(Protocol):
         ...
 
     @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Who is asked, and pays, for what it is asked, the likeliest first; nobody where nothing is paid."""
+        ...
+
+    @property
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         ...
@@ -173,6 +178,11 @@ class LocalStore:
     def options(self) -> StoreOptions:
         """There are none."""
         return StoreOptions()
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Nobody charges for system calls."""
+        return ()
 
     @property
     def requests(self) -> RequestCounts:

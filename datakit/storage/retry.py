@@ -21,7 +21,7 @@ from datakit.errors import Interrupted, StoreUnavailable
 from datakit.storage import etags
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import Throttled
-from datakit.storage.counts import RequestCounts
+from datakit.storage.counts import Account, RequestCounts
 from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Body, ObjectInfo, Patience, Store, joined
 
@@ -123,6 +123,11 @@ class PatientStore:
     def options(self) -> StoreOptions:
         """Of the store behind it."""
         return self._store.options
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Of the store behind it."""
+        return self._store.accounts
 
     @property
     def requests(self) -> RequestCounts:

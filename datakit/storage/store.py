@@ -80,6 +80,11 @@ class ObstoreStore:
         return self._options
 
     @property
+    def accounts(self) -> tuple[Account, ...]:
+        """The bucket."""
+        return (Account(self._url, self._options),)
+
+    @property
     def requests(self) -> RequestCounts:
         """Requests made so far."""
         return self._meter.counts

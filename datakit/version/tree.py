@@ -25,7 +25,7 @@ from datakit.storage import etags
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import changed
 from datakit.storage.commit import parse_manifest
-from datakit.storage.counts import RequestCounts
+from datakit.storage.counts import Account, RequestCounts
 from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Body, LocalStore, ObjectInfo, joined
 from datakit.storage.retry import DAMAGE_TRIES, Pace
@@ -79,6 +79,11 @@ class TreeStore:
     def options(self) -> StoreOptions:
         """Of no store: each place has its own."""
         return StoreOptions()
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Of all places."""
+        return tuple(account for place in self._places for account in place.store.accounts)
 
     @property
     def requests(self) -> RequestCounts:

@@ -12,7 +12,7 @@ from datakit.errors import IntegrityError, NotFound
 from datakit.storage import etags
 from datakit.storage.access import StoreOptions
 from datakit.storage.answers import already_there, changed
-from datakit.storage.counts import Meter, RequestCounts
+from datakit.storage.counts import Account, Meter, RequestCounts
 from datakit.storage.limits import Gate
 from datakit.storage.objects import Blob, Body, ObjectInfo, Part, Patience, joined, once, shown
 from datakit.storage.wire import PIECE_BYTES
@@ -36,6 +36,10 @@ class MemoryStore:
     @property
     def options(self) -> StoreOptions:
         return StoreOptions()
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        return ()
 
     @property
     def requests(self) -> RequestCounts:
