@@ -134,7 +134,7 @@ def _cut(name: str) -> Layout:
     from datakit.pack.cut import cut
 
     def layout(samples: Population, _shards: object, _before: object) -> list[npt.NDArray[np.int64]]:
-        return cut(samples.hashes, sizes=samples.sizes(), target_bytes=TARGET_BYTES, layout=name)  # type: ignore[arg-type]  # one of three
+        return list(cut(samples.hashes, sizes=samples.sizes(), target_bytes=TARGET_BYTES, layout=name))  # type: ignore[arg-type]  # one of three
 
     return layout
 
@@ -158,7 +158,7 @@ def with_parent(work: Work) -> dict[str, Any]:
     """`--parent`: samples stay in the shards that they are in."""
     import numpy as np
 
-    from datakit.pack.cut import NOWHERE, stick
+    from datakit.pack.cut import stick
 
     stable = _cut("stable")
 
@@ -168,20 +168,18 @@ def with_parent(work: Work) -> dict[str, Any]:
         if not shards:
             return stable(samples, shards, before)
         most = int(max(samples.numbers.max(), before.numbers.max())) + 1
-        home, rank = np.full(most, NOWHERE, np.int64), np.zeros(most, np.int64)
-        for number, shard in enumerate(shards):
-            home[before.numbers[shard]], rank[before.numbers[shard]] = number, np.arange(len(shard))
-        gone = np.setdiff1d(before.numbers, samples.numbers)
-        lost = np.zeros(len(shards), np.bool_)
-        lost[home[gone]] = True
-        return stick(
-            home[samples.numbers],
-            ranks=rank[samples.numbers],
-            lost=lost,
-            hashes=samples.hashes,
-            sizes=samples.sizes(),
-            target_bytes=TARGET_BYTES,
-            layout="stable",
+        at = np.full(most, -1, np.int64)
+        at[samples.numbers] = np.arange(len(samples.numbers))
+        theirs = [at[before.numbers[shard]] for shard in shards]
+        return list(
+            stick(
+                [its[its >= 0] for its in theirs],
+                lost=np.array([bool((its < 0).any()) for its in theirs], np.bool_),
+                hashes=samples.hashes,
+                sizes=samples.sizes(),
+                target_bytes=TARGET_BYTES,
+                layout="stable",
+            )
         )
 
     return _run(work, layout)

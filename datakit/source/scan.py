@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
 
 from datakit.data.index import index_name
 from datakit.data.manifest import MANIFEST_NAME
@@ -63,6 +65,14 @@ class Sources:
     def total_bytes(self) -> int:
         """Bytes of all files but those of which no more than the names is known."""
         return sum(file.bytes for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """Deterministic JSON of the files, for `pipelines/scan.py`; the place they lie in is left out."""
+        files = [
+            {"name": printable(file.name), "bytes": file.bytes, "fingerprint": file.fingerprint} for file in self.files
+        ]
+        value: dict[str, Any] = {"format": 1, "kind": self.kind, "files": files}
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def scan(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +44,20 @@ def test_a_folder_is_listed_by_name_with_sizes_and_md5s(tmp_path: Path) -> None:
     assert [file.fingerprint for file in sources.files] == [hashlib.md5(files[n]).hexdigest() for n in sorted(files)]
     assert (sources.kind, sources.requests) == ("files", 0)
     assert sources.total_bytes == sum(map(len, files.values()))
+
+
+def test_a_listing_is_the_same_bytes_wherever_the_files_lie(tmp_path: Path) -> None:
+    """So it can be kept beside a dataset and compared; one changed byte shows."""
+    for name in ("a", "b"):
+        write_lines(tmp_path / name / "x" / "raw.jsonl", raw_lines(3))
+
+    one, other = (scan(tmp_path / name / "x").to_bytes() for name in ("a", "b"))
+    write_lines(tmp_path / "b" / "x" / "raw.jsonl", raw_lines(3, edit={0: "z"}))
+
+    assert one == other
+    assert one != scan(tmp_path / "b" / "x").to_bytes()
+    assert json.loads(one)["files"][0]["name"] == "raw.jsonl"
+    assert one.endswith(b"}\n")
 
 
 def test_without_fingerprints_no_file_is_read(tmp_path: Path) -> None:
@@ -111,6 +127,14 @@ def test_what_lies_beside_tars_is_none(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"holds no tars, but manifest\.json"):
         scan(tmp_path, input="tar")
+
+
+def test_a_name_that_is_no_utf8_can_be_listed(tmp_path: Path) -> None:
+    """The listing is JSON all the same."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / os.fsdecode(b"caf\xe9.txt")).write_bytes(b"x")
+
+    assert json.loads(scan(tmp_path / "raw").to_bytes())["files"][0]["name"] == "caf\\udce9.txt"
 
 
 @pytest.mark.parametrize(

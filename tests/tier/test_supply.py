@@ -73,7 +73,7 @@ def test_all_who_want_an_object_get_one_fetch(tmp_path: Path) -> None:
 
 def test_what_is_ahead_comes_while_nobody_waits_and_is_not_asked_for_twice(tmp_path: Path) -> None:
     """What finds no room is left until something changes, and disturbs nobody."""
-    dataset = cold(tmp_path / "ds", [50, 60, 70])
+    dataset = cold(tmp_path / "ds", [50, 60, 120])
     store, pool = Gated(dataset.path), pool_at(tmp_path / "pool", 110)
     store.open.set()
     supply = supply_of(pool, dataset, store, ahead=dataset.digests)

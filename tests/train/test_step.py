@@ -43,6 +43,7 @@ def stepper(base_dir: Path, tokens_dir: Path, recipe: Recipe) -> Stepper:
         batch_size=recipe.samples_per_step,
         seed=recipe.seed,
         collate=Collate(recipe.batch_size),
+        tail="drop",
     )
     return Stepper(
         model,
@@ -63,7 +64,11 @@ def theirs(
 
     dataset = open_dataset(tokens_dir)
     loader: Loader[list[int]] = Loader(
-        dataset, batch_size=recipe.samples_per_step, seed=recipe.seed, collate=lambda items: [i.number for i in items]
+        dataset,
+        batch_size=recipe.samples_per_step,
+        seed=recipe.seed,
+        collate=lambda items: [i.number for i in items],
+        tail="drop",
     )
     numbers: list[int] = []
     while len(numbers) < recipe.steps * recipe.samples_per_step:
