@@ -24,6 +24,8 @@ from support.datasets import lines, make_dataset, publish
 from support.faulty import FaultyServer
 from support.process import environment, halt
 
+TESTS = Path(__file__).resolve().parents[1]
+
 
 def dataset_at(tmp_path: Path, num_shards: int = 4) -> tuple[Path, list[str]]:
     """A dataset in a directory, and the digests of its shards."""
@@ -253,7 +255,7 @@ def test_a_real_full_disk_is_survived(tmp_path: Path, cache: Cache) -> None:
         check=False,
         capture_output=True,
         text=True,
-        env=environment(),
+        env={**environment(), "PYTHONPATH": os.pathsep.join((environment()["PYTHONPATH"], str(TESTS)))},
     )
 
     assert done.returncode == 0, done.stderr
